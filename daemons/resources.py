@@ -1,0 +1,13 @@
+"""sf-resources: not wired yet."""
+
+import argparse
+
+
+def main() -> int:
+    """Parse the arguments and say so."""
+    argparse.ArgumentParser(prog="sf-resources").parse_args()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
