@@ -14,6 +14,8 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
+from fleet.model.errors import InvalidRequest
+
 ConfigValue: TypeAlias = Decimal | int | bool | str | tuple[str, ...] | Mapping[str, str] | None
 
 UNLIMITED: Final = "unlimited"
@@ -34,17 +36,20 @@ class ConfigProblem:
     where: str = ""
 
     def __str__(self) -> str:
+        """Return `where: key: reason`."""
         return f"{self.where}: {self.key}: {self.reason}" if self.where else f"{self.key}: {self.reason}"
 
 
-class ConfigError(Exception):
+class ConfigError(InvalidRequest):
     """The configuration cannot be used; `problems` holds every reason, not only the first."""
 
-    code = "invalid_config"
-
     def __init__(self, problems: Iterable[ConfigProblem]) -> None:
+        """Keep the problems; the sentence has one line for each."""
         self.problems: tuple[ConfigProblem, ...] = tuple(problems)
-        super().__init__("\n".join(str(problem) for problem in self.problems))
+        super().__init__(
+            "\n".join(str(problem) for problem in self.problems),
+            errors=[{"field": problem.key, "message": problem.reason} for problem in self.problems],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +121,9 @@ def or_unlimited(parser: Parser) -> Parser:
     return Parser(f"{parser.accepted}, or the word {UNLIMITED}", read)
 
 
-def nearest_name(name: str, known: Iterable[str]) -> str | None:
+def nearest_name(name: str, known: Iterable[str], *, likeness_min: float = 0.6) -> str | None:
     """The known name most like `name`, or None when nothing comes close."""
-    found = get_close_matches(name.upper(), list(known), n=1, cutoff=0.6)
+    found = get_close_matches(name.upper(), list(known), n=1, cutoff=likeness_min)
     return found[0] if found else None
 
 
