@@ -1,0 +1,1 @@
+"""The tests: one folder a layer, named for what its tests need and prove (CONTRIBUTING.md)."""
