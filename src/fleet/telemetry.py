@@ -55,7 +55,7 @@ def configure_logging(level: str, fmt: str, *, stream: TextIO | None = None) -> 
 
 def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
     """The logger of one module; it follows whatever `configure_logging` set last."""
-    logger: structlog.typing.FilteringBoundLogger = structlog.stdlib.get_logger(name)
+    logger: structlog.typing.FilteringBoundLogger = structlog.get_logger(name)
     return logger
 
 

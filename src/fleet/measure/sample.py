@@ -1,0 +1,114 @@
+"""One sample: every collector runs, each on its own; what fails is named and publishes nothing.
+
+`measured_monotonic` is when measuring began, so that whoever publishes can state the age of the oldest figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from fleet.measure.cpu import cpu_fields, hybrid_fields, load_fields
+from fleet.measure.disk import BusyReading, blobs_fields, busy_fields, disk_fields, disk_foreign_fields
+from fleet.measure.domains import domain_fields, max_vcpus_fields
+from fleet.measure.facts import DomainSource, Machine, Paths, Reservations
+from fleet.measure.memory import memory_fields
+from fleet.model.domain import sum_domains
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """What was measured, by public name, and which collectors failed and why."""
+
+    metrics: Mapping[str, Any]
+    failed: Mapping[str, str]
+    measured_monotonic: float
+    busy: BusyReading | None = None
+
+    def age_seconds(self, monotonic: float) -> float:
+        """Seconds since measuring began, on the same clock."""
+        return max(0.0, monotonic - self.measured_monotonic)
+
+
+@dataclass(slots=True)
+class _Collected:
+    """The sample while it is being put together."""
+
+    metrics: dict[str, Any] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def ask(self, collector: str, question: Callable[[], T]) -> T | None:
+        """The answer, or None with the reason kept."""
+        try:
+            return question()
+        except Exception as fault:  # noqa: BLE001  # a defect in one collector must not silence the others
+            self.failed[collector] = f"{type(fault).__name__}: {fault}"
+            return None
+
+    def publish(self, collector: str, fields: Callable[[], Mapping[str, Any]]) -> None:
+        """Add the collector's fields, all or none of them."""
+        self.metrics.update(self.ask(collector, fields) or {})
+
+
+def measure(
+    machine: Machine,
+    source: DomainSource,
+    *,
+    paths: Paths,
+    reservations: Reservations,
+    is_hypervisor: bool = True,
+    previous: Sample | None = None,
+) -> Sample:
+    """Measure once. `previous` is the same node's last sample, for figures that are differences.
+
+    The collectors, by the name that a failure carries: cpu, hybrid, load, memory, disk, blobs, disk_busy, domains,
+    max_vcpus, disk_foreign.
+    """
+    began = machine.monotonic()
+    taken = _Collected(metrics={"is_hypervisor": is_hypervisor})
+    taken.publish("cpu", lambda: cpu_fields(machine.cpu_counts(), reservations.cpu_threads))
+    taken.publish("hybrid", lambda: hybrid_fields(machine.hybrid_cpus()))
+    taken.publish("load", lambda: load_fields(machine.load()))
+    taken.publish("memory", lambda: memory_fields(machine.memory(), reservations))
+    busy = _measure_disks(taken, machine, paths, reservations, previous)
+    if is_hypervisor:
+        _measure_domains(taken, machine, source, paths)
+    return Sample(metrics=taken.metrics, failed=taken.failed, measured_monotonic=began, busy=busy)
+
+
+def _measure_disks(
+    taken: _Collected, machine: Machine, paths: Paths, reservations: Reservations, previous: Sample | None
+) -> BusyReading | None:
+    instances = taken.ask("disk", lambda: machine.filesystem(paths.instances))
+    if instances is not None:
+        taken.publish("disk", lambda: disk_fields(instances, reservations.disk_gb))
+        taken.publish("blobs", lambda: blobs_fields(instances, machine.filesystem(paths.blobs), reservations.disk_gb))
+    busy = taken.ask(
+        "disk_busy", lambda: BusyReading(monotonic=machine.monotonic(), busy_ms=dict(machine.disk_busy_ms()))
+    )
+    if busy is not None:
+        taken.publish("disk_busy", lambda: busy_fields(busy, previous.busy if previous else None))
+    return busy
+
+
+def _measure_domains(taken: _Collected, machine: Machine, source: DomainSource, paths: Paths) -> None:
+    taken.publish("max_vcpus", lambda: max_vcpus_fields(source.max_vcpus()))
+    sums = taken.ask("domains", lambda: sum_domains(source.domains()))
+    if sums is None:
+        taken.failed["disk_foreign"] = "unknown while the domains are unknown"
+        return
+    taken.publish("domains", lambda: domain_fields(sums))
+    taken.publish(
+        "disk_foreign",
+        lambda: disk_foreign_fields(machine.filesystem(paths.instances), sums.own_disk_occupied_mb),
+    )
+
+
+def clamps(sample: Sample) -> frozenset[str]:
+    """The figures where a safety bound replaced what was configured; worth an event when the set changes."""
+    return frozenset(
+        name.removesuffix("_clamped") for name, value in sample.metrics.items() if name.endswith("_clamped") and value
+    )
