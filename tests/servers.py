@@ -26,6 +26,8 @@ from typing import Self
 
 import pymysql
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from tests.provision import MARIADB, REDIS, Program, required
 
@@ -314,8 +316,15 @@ class RedisServer(Server):
         return f"redis://{HOST}:{self.port}/{database}"
 
     def connect(self, database: int = 0) -> redis.Redis:
-        """A client of its own; the caller closes it."""
-        return redis.Redis(host=HOST, port=self.port, db=database, socket_timeout=10, socket_connect_timeout=10)
+        """A client of its own that reports the first failure instead of trying again; the caller closes it."""
+        return redis.Redis(
+            host=HOST,
+            port=self.port,
+            db=database,
+            socket_timeout=10,
+            socket_connect_timeout=10,
+            retry=Retry(NoBackoff(), 0),
+        )
 
     def flush(self) -> None:
         """Forget everything, as an accident would."""
@@ -331,7 +340,9 @@ class RedisServer(Server):
         ]
 
     def _answers(self, port: int) -> bool:
-        client = redis.Redis(host=HOST, port=port, socket_timeout=2, socket_connect_timeout=2)
+        client = redis.Redis(
+            host=HOST, port=port, socket_timeout=2, socket_connect_timeout=2, retry=Retry(NoBackoff(), 0)
+        )
         try:
             # Another server may sit on the port.
             return bool(client.info("server")["process_id"] == self.pid)

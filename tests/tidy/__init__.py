@@ -1,0 +1,1 @@
+"""Style as tests: what is not checked is not a rule."""
