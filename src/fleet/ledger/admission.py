@@ -1,0 +1,313 @@
+"""Admission: the atomic guarded capacity claim. Every growth in use passes through `admit`, and nothing else grows use.
+
+One transaction a candidate, READ COMMITTED, no SELECT before the first guarded write:
+
+    1. the node's row     guarded: room in every dimension, demand, state, scheduling, sample age; never waits for a lock
+    2. the caller's key   the idempotency key, when there is one
+    3. the charge         reads its payer itself (a covering claim, or the cluster); then instance, decision, operation
+    4. the payer's claim  guarded only under hard enforcement
+    5. the cluster's row  guarded; last, so that the only hot row is held for one statement and the commit
+
+A guard that matches no row *is* the refusal: the transaction is rolled back and the figures are read afterwards, so
+they can differ from what the guard saw. The lock order of every writer is nodes by id, idempotency key, charges,
+instances, operations, claims by id, cluster. Source: decisions, section "Admission".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from fleet.ledger import claims, refusal
+from fleet.ledger.database import LOCK_WAIT_TIMEOUT, STATEMENT_TIMEOUT, Database, Sql, Trouble, error_number, trouble
+from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Busy, Refused, Stage
+from fleet.model.resources import Amounts
+
+Writes = Callable[[Connection], None]
+"""Rows that must stand or fall with the charge. Called inside the transaction, at their place in the lock order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What one try asks of one node. `amounts` include the overhead; `demand` and `target_load` are loads.
+
+    `source` names the node that holds the charge now, when the instance is placed again elsewhere: namespace and
+    cluster are then left alone, for they were charged when the charge was made. `enforce` False is for ground-truth
+    writers only: they record where a domain already is, and no guard may hide that.
+    """
+
+    instance_uuid: str
+    namespace: str
+    node_id: int
+    amounts: Amounts
+    demand: Decimal
+    target_load: Decimal
+    sample_age_max_seconds: int
+    claim_hard: bool = False
+    admit_unsized: bool = False
+    wait: bool = False
+    source: int | None = None
+    enforce: bool = True
+
+
+class _GuardRefused(Exception):  # noqa: N818 - a signal that rolls the unit back, not an error
+    def __init__(self, stage: Stage, payer: str | None = None) -> None:
+        self.stage = stage
+        self.payer = payer
+
+
+class _RowLocked(Exception):  # noqa: N818
+    """The node's row is locked by another transaction."""
+
+
+class _ChargeStands(Exception):  # noqa: N818
+    """The instance holds a charge already."""
+
+
+_USE = """
+    used_cpus = used_cpus + :cpus,
+    used_memory_mb = used_memory_mb + :memory_mb,
+    used_disk_gb = used_disk_gb + :disk_gb,
+    used_instances = used_instances + :instances,
+    pending_memory_mb = pending_memory_mb + :memory_mb,
+    pending_disk_gb = pending_disk_gb + :disk_gb,
+    expected_demand = ROUND(expected_demand + :demand, 3),
+    generation = generation + 1,
+    updated_at = {now}
+"""
+
+_GUARDS = """
+    AND state = 'active' AND scheduling = 'enabled' AND counted = 1
+    AND sample_at > {now} - :sample_age_max_us
+    AND (limit_cpus IS NULL OR used_cpus + :cpus <= limit_cpus)
+    AND (limit_memory_mb IS NULL OR used_memory_mb + :memory_mb <= limit_memory_mb)
+    AND (limit_disk_gb IS NULL OR used_disk_gb + :disk_gb <= limit_disk_gb)
+    AND (limit_instances IS NULL OR used_instances + :instances <= limit_instances)
+    AND (:target_load <= 0 OR cpu_load_1 IS NULL OR cpu_schedulable IS NULL
+         OR ROUND(cpu_load_1 + expected_demand - :target_load * cpu_schedulable, 3) <= 0)
+"""
+
+# The demand clause leaves the request out on purpose: it asks whether the node is over its target already.
+NODE_GUARD = Sql(
+    "{nowait} UPDATE scheduler_node_capacity SET " + _USE + " WHERE node_id = :node_id" + _GUARDS,
+    mysql_nowait="SET STATEMENT innodb_lock_wait_timeout = 0 FOR",
+)
+
+# The one final wait of a walk: bounded by the statement's time, since a lock wait is counted in whole seconds.
+NODE_GUARD_WAITING = Sql(
+    "{bounded} UPDATE scheduler_node_capacity SET " + _USE + " WHERE node_id = :node_id" + _GUARDS,
+    mysql_bounded="SET STATEMENT max_statement_time = 0.15 FOR",
+)
+
+NODE_FORCED = Sql("UPDATE scheduler_node_capacity SET " + _USE + " WHERE node_id = :node_id")
+
+SOURCE_CREDIT = Sql("""
+    UPDATE scheduler_node_capacity SET
+        used_cpus = {greatest}(0, used_cpus - :cpus),
+        used_memory_mb = {greatest}(0, used_memory_mb - :memory_mb),
+        used_disk_gb = {greatest}(0, used_disk_gb - :disk_gb),
+        used_instances = {greatest}(0, used_instances - :instances),
+        pending_memory_mb = {greatest}(0, pending_memory_mb - :memory_mb),
+        pending_disk_gb = {greatest}(0, pending_disk_gb - :disk_gb),
+        generation = generation + 1, updated_at = {now}
+    WHERE node_id = :source
+""")
+
+CHARGE = Sql("""
+    INSERT INTO charges (instance_uuid, role, node_id, namespace, payer,
+                         cpus, memory_mb, disk_gb, instances, placed_at, settled_at)
+    SELECT :instance_uuid, 'primary', :node_id, :namespace,
+           (SELECT uuid FROM namespace_claims WHERE active_namespace = :namespace AND expires_at > {now}),
+           :cpus, :memory_mb, :disk_gb, :instances, {now}, NULL
+    RETURNING payer
+""")
+
+CHARGE_MOVED = Sql("""
+    UPDATE charges SET node_id = :node_id, placed_at = {now}, settled_at = NULL
+    WHERE instance_uuid = :instance_uuid AND role = 'primary' AND node_id = :source AND settled_at IS NULL
+""")
+
+CHARGE_STANDS = Sql("""
+    SELECT node_id FROM charges WHERE instance_uuid = :instance_uuid AND role = 'primary' {for_update}
+""")
+
+CLUSTER_GUARD = Sql("""
+    UPDATE cluster_capacity SET
+        unclaimed_used_cpus = unclaimed_used_cpus + :cpus,
+        unclaimed_used_memory_mb = unclaimed_used_memory_mb + :memory_mb,
+        unclaimed_used_disk_gb = unclaimed_used_disk_gb + :disk_gb,
+        updated_at = {now}
+    WHERE id = 1
+      AND (unlimited_cpus > 0
+           OR unclaimed_used_cpus + overage_cpus + :cpus <= total_cpus - claimed_cpus)
+      AND (unlimited_memory_mb > 0
+           OR unclaimed_used_memory_mb + overage_memory_mb + :memory_mb <= total_memory_mb - claimed_memory_mb)
+      AND (unlimited_disk_gb > 0
+           OR unclaimed_used_disk_gb + overage_disk_gb + :disk_gb <= total_disk_gb - claimed_disk_gb)
+""")
+
+CLUSTER_FORCED = Sql("""
+    UPDATE cluster_capacity SET
+        unclaimed_used_cpus = unclaimed_used_cpus + :cpus,
+        unclaimed_used_memory_mb = unclaimed_used_memory_mb + :memory_mb,
+        unclaimed_used_disk_gb = unclaimed_used_disk_gb + :disk_gb,
+        updated_at = {now}
+    WHERE id = 1
+""")
+
+UNCOUNTED = Sql("SELECT node_id FROM scheduler_node_capacity WHERE counted = 0 AND node_id IN (:node_id, :source)")
+
+CLUSTER_TOTALS = Sql("""
+    UPDATE cluster_capacity SET total_cpus = total_cpus + :cpus, total_memory_mb = total_memory_mb + :memory_mb,
+        total_disk_gb = total_disk_gb + :disk_gb, updated_at = {now}
+    WHERE id = 1
+""")
+
+
+def nothing(_conn: Connection) -> None:
+    """Write no further rows."""
+
+
+def admit(db: Database, ask: Ask, *, key: Writes = nothing, rows: Writes = nothing) -> AdmissionOutcome:
+    """Try to charge `ask.instance_uuid` to `ask.node_id`, with all rows that must stand or fall with the charge.
+
+    `key` writes the idempotency key, `rows` the instance, its decision and its operation. Whatever they raise rolls
+    everything back and is passed on.
+
+    Returns:
+        Admitted, AlreadyPlaced (the instance holds its charge: safe to repeat), Refused (with figures read after the
+        rollback) or Busy (the node's row is locked: says nothing about room).
+
+    Raises:
+        DatabaseUnavailable: nothing is known; the caller must not read it as "full".
+    """
+    try:
+        return db.unit(lambda conn: _admit(conn, ask, key, rows), on_lost=lambda: _read_back(db, ask))
+    except _GuardRefused as refused:
+        return refusal.explain(db, ask, refused.stage, refused.payer)
+    except _RowLocked:
+        return Busy(ask.node_id)
+    except _ChargeStands:
+        with db.read() as conn:
+            row = CHARGE_STANDS.run(conn, instance_uuid=ask.instance_uuid).first()
+        if row is None:
+            # It was released between the duplicate and this read; nothing of ours stands, and a new try may be made.
+            return Busy(ask.node_id)
+        return AlreadyPlaced(int(row.node_id))
+
+
+def _admit(conn: Connection, ask: Ask, key: Writes, rows: Writes) -> Admitted:
+    params = _parameters(ask)
+    unguarded = _charge_nodes(conn, ask, params)
+    key(conn)
+    payer = _move_charge(conn, params) if ask.source is not None else _insert_charge(conn, params)
+    rows(conn)
+    over_claim: tuple[Any, ...] = ()
+    if ask.source is None:
+        payer, over_claim = _charge_payer(conn, ask, params, payer)
+    _correct_totals(conn, ask, params)
+    return Admitted(ask.node_id, payer, over_claim, unguarded=unguarded)
+
+
+def _parameters(ask: Ask) -> dict[str, Any]:
+    return {
+        "instance_uuid": ask.instance_uuid,
+        "namespace": ask.namespace,
+        "node_id": ask.node_id,
+        "cpus": ask.amounts.cpus,
+        "memory_mb": ask.amounts.memory_mb,
+        "disk_gb": ask.amounts.disk_gb,
+        "instances": ask.amounts.instances,
+        "demand": ask.demand,
+        "target_load": ask.target_load,
+        "sample_age_max_us": ask.sample_age_max_seconds * 1_000_000,
+        "source": ask.source,
+    }
+
+
+def _charge_nodes(conn: Connection, ask: Ask, params: dict[str, Any]) -> bool:
+    """Charge the destination and credit the source, in the order of their ids. Return whether no guard was there."""
+    if ask.source is not None and ask.source < ask.node_id:
+        SOURCE_CREDIT.run(conn, params)
+    statement = NODE_FORCED if not ask.enforce else NODE_GUARD_WAITING if ask.wait else NODE_GUARD
+    try:
+        matched = statement.run(conn, params).rowcount
+    except DBAPIError as error:
+        if ask.enforce and error_number(error) in {LOCK_WAIT_TIMEOUT, STATEMENT_TIMEOUT}:
+            raise _RowLocked from error
+        raise
+    unguarded = False
+    if matched == 0:
+        unguarded = (ask.admit_unsized or not ask.enforce) and not refusal.has_row(conn, ask.node_id)
+        if not unguarded:
+            raise _GuardRefused(Stage.NODE)
+    if ask.source is not None and ask.source > ask.node_id:
+        SOURCE_CREDIT.run(conn, params)
+    return unguarded
+
+
+def _insert_charge(conn: Connection, params: dict[str, Any]) -> str | None:
+    try:
+        row = CHARGE.run(conn, params).one()
+    except DBAPIError as error:
+        if trouble(error) is Trouble.DUPLICATE:
+            raise _ChargeStands from error
+        raise
+    return str(row.payer) if row.payer is not None else None
+
+
+def _move_charge(conn: Connection, params: dict[str, Any]) -> None:
+    if CHARGE_MOVED.run(conn, params).rowcount != 1:
+        raise _ChargeStands
+
+
+def _charge_payer(
+    conn: Connection, ask: Ask, params: dict[str, Any], payer: str | None
+) -> tuple[str | None, tuple[Any, ...]]:
+    """Charge the claim that covers the namespace, or the cluster; the claim's own row has the last word on covering."""
+    if payer is not None:
+        charged = claims.charge(conn, payer, ask.amounts, hard=ask.claim_hard and ask.enforce)
+        if isinstance(charged, claims.Charged):
+            return payer, charged.over
+        if isinstance(charged, claims.Exceeded):
+            raise _GuardRefused(Stage.CLAIM, payer)
+        claims.pay_from_cluster(conn, ask.instance_uuid)
+    statement = CLUSTER_GUARD if ask.enforce else CLUSTER_FORCED
+    if statement.run(conn, params).rowcount == 0 and ask.enforce:
+        raise _GuardRefused(Stage.CLUSTER)
+    return None, ()
+
+
+def _correct_totals(conn: Connection, ask: Ask, params: dict[str, Any]) -> None:
+    """Keep `total_*` true where use changed on a row that does not count: totals hold its use, not its limits.
+
+    An enforced admission without a source touches counted rows only (the guard says so), and is spared the read.
+    """
+    if ask.enforce and ask.source is None:
+        return
+    uncounted = {int(row.node_id) for row in UNCOUNTED.run(conn, params)}
+    change = Amounts()
+    change += ask.amounts if ask.node_id in uncounted else Amounts()
+    change -= ask.amounts if ask.source in uncounted else Amounts()
+    if change != Amounts():
+        CLUSTER_TOTALS.run(conn, cpus=change.cpus, memory_mb=change.memory_mb, disk_gb=change.disk_gb)
+
+
+def _read_back(db: Database, ask: Ask) -> AdmissionOutcome | None:
+    """After a lost answer: does the charge stand? A locking read waits for a transaction that is still ending."""
+
+    def stands(conn: Connection) -> AdmissionOutcome | None:
+        row = CHARGE_STANDS.run(conn, instance_uuid=ask.instance_uuid).first()
+        if row is None or (ask.source is not None and int(row.node_id) != ask.node_id):
+            return None
+        return AlreadyPlaced(int(row.node_id))
+
+    return db.unit(stands)
+
+
+__all__ = ["Ask", "Refused", "Writes", "admit", "nothing"]

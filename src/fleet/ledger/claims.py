@@ -1,0 +1,108 @@
+"""Charging a namespace's claim. Creating and changing claims comes with their API; admission honours active rows now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+
+from fleet.ledger.database import Sql
+from fleet.model.resources import CLUSTER_DIMENSIONS, Amounts, DimensionFigure
+
+_USE = """
+    UPDATE namespace_claims SET
+        used_cpus = used_cpus + :cpus, used_memory_mb = used_memory_mb + :memory_mb,
+        used_disk_gb = used_disk_gb + :disk_gb, updated_at = {now}
+    WHERE uuid = :uuid AND coverage_state = 'active' AND expires_at > {now}
+"""
+CHARGE_ADVISORY = Sql(_USE)
+CHARGE_HARD = Sql(
+    _USE
+    + """ AND used_cpus + :cpus <= limit_cpus AND used_memory_mb + :memory_mb <= limit_memory_mb
+          AND used_disk_gb + :disk_gb <= limit_disk_gb"""
+)
+COVERS = Sql("""
+    SELECT uuid FROM namespace_claims
+    WHERE uuid = :uuid AND coverage_state = 'active' AND expires_at > {now} {for_update}
+""")
+READ = Sql("SELECT * FROM namespace_claims WHERE uuid = :uuid")
+PAY_FROM_CLUSTER = Sql("UPDATE charges SET payer = NULL WHERE instance_uuid = :instance_uuid AND role = 'primary'")
+CREDIT = Sql("""
+    UPDATE namespace_claims SET
+        used_cpus = {greatest}(0, used_cpus - :cpus), used_memory_mb = {greatest}(0, used_memory_mb - :memory_mb),
+        used_disk_gb = {greatest}(0, used_disk_gb - :disk_gb), updated_at = {now}
+    WHERE uuid = :uuid AND folded = 0
+""")
+LOCK_UNFOLDED = Sql("SELECT * FROM namespace_claims WHERE uuid = :uuid AND folded = 0 {for_update}")
+OVERAGE = Sql("""
+    UPDATE cluster_capacity SET overage_cpus = overage_cpus + :cpus, overage_memory_mb = overage_memory_mb + :memory_mb,
+        overage_disk_gb = overage_disk_gb + :disk_gb, updated_at = {now}
+    WHERE id = 1
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Charged:
+    """The claim paid; `over` lists the dimensions that stand above its limit now, with what was used before."""
+
+    over: tuple[DimensionFigure, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Exceeded:
+    """Hard enforcement: the claim covers the namespace and has no room."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotCovering:
+    """The claim expired or was deleted since the charge read its payer: the cluster pays."""
+
+
+def charge(conn: Connection, uuid: str, amounts: Amounts, *, hard: bool) -> Charged | Exceeded | NotCovering:
+    """Charge `amounts` to the claim under its row lock, and what that adds to the cluster's overage."""
+    binds = {"uuid": uuid, "cpus": amounts.cpus, "memory_mb": amounts.memory_mb, "disk_gb": amounts.disk_gb}
+    statement = CHARGE_HARD if hard else CHARGE_ADVISORY
+    if statement.run(conn, binds).rowcount == 0:
+        covers = hard and COVERS.run(conn, uuid=uuid).first() is not None
+        return Exceeded() if covers else NotCovering()
+    row = READ.run(conn, uuid=uuid).mappings().one()
+    _apply_overage(conn, row, before=-amounts, after=Amounts())
+    figures = [
+        DimensionFigure.of(
+            name,
+            limit=row[f"limit_{name}"],
+            used=row[f"used_{name}"] - getattr(amounts, name),
+            requested=getattr(amounts, name),
+        )
+        for name in CLUSTER_DIMENSIONS
+    ]
+    return Charged(tuple(figure for figure in figures if figure.exceeded))
+
+
+def credit(conn: Connection, uuid: str, amounts: Amounts) -> bool:
+    """Give `amounts` back to an unfolded claim, and what that takes from the overage. False: it is folded or gone."""
+    row = LOCK_UNFOLDED.run(conn, uuid=uuid).mappings().first()
+    if row is None:
+        return False
+    CREDIT.run(conn, uuid=uuid, cpus=amounts.cpus, memory_mb=amounts.memory_mb, disk_gb=amounts.disk_gb)
+    given = Amounts(*(min(row[f"used_{name}"], getattr(amounts, name)) for name in CLUSTER_DIMENSIONS))
+    _apply_overage(conn, row, before=Amounts(), after=-given)
+    return True
+
+
+def pay_from_cluster(conn: Connection, instance_uuid: str) -> None:
+    """Make the cluster the payer of an instance's charge."""
+    PAY_FROM_CLUSTER.run(conn, instance_uuid=instance_uuid)
+
+
+def _apply_overage(conn: Connection, row: Any, *, before: Amounts, after: Amounts) -> None:  # noqa: ANN401
+    """Apply the change of `max(0, used - limit)`; the cluster's row is touched only when that is not zero."""
+    change = {}
+    for name in CLUSTER_DIMENSIONS:
+        limit, used = row[f"limit_{name}"], row[f"used_{name}"]
+        was = max(0, used + getattr(before, name) - limit)
+        now = max(0, used + getattr(after, name) - limit)
+        change[name] = now - was
+    if any(change.values()):
+        OVERAGE.run(conn, change)

@@ -1,0 +1,307 @@
+"""Connections, and the unit of work: one short transaction, retried whole, closed on every path.
+
+Two pools: `read()` hands out autocommitting connections (no reader ever stays in an old snapshot), `unit()` runs a
+write transaction under READ COMMITTED. Both set and verify their session at connect. A pool belongs to one process: it
+is made after the fork, and opened lazily.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from decimal import Decimal
+from enum import Enum
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, CursorResult, Engine, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from fleet.model.errors import BrokenPromise, DatabaseUnavailable
+
+R = TypeVar("R")
+
+UNIT_ATTEMPTS_MAX = 4
+UNIT_BACKOFF_SECONDS = 0.005
+LOCK_WAIT_SECONDS = 2
+CONNECT_TIMEOUT_SECONDS = 2
+ANSWER_TIMEOUT_SECONDS = 5
+SQLITE_WAIT_SECONDS = 5
+POOL_WAIT_SECONDS = 5
+
+DUPLICATE_ENTRY = 1062
+LOCK_WAIT_TIMEOUT = 1205
+STATEMENT_TIMEOUT = 1969
+# 1213 deadlock, 1205 lock wait, 1020 record changed since read (newer MariaDB's snapshot isolation).
+RETRIED = frozenset({1213, LOCK_WAIT_TIMEOUT, 1020})
+# 2006 gone away, 2013 lost during query, 2014 out of sync, 2055 lost with system error, 1053 server shutdown in progress, 1927 killed.
+LOST = frozenset({0, 2006, 2013, 2014, 2055, 1053, 1927})
+
+_BIND = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
+_NOW = {
+    "mysql": "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)",
+    "sqlite": (
+        "(CAST(strftime('%s', 'now') AS INTEGER) * 1000000 + CAST(substr(strftime('%f', 'now'), 4) AS INTEGER) * 1000)"
+    ),
+}
+
+
+class Trouble(Enum):
+    """What an error of the driver means for the unit."""
+
+    BUSY = "a row was locked: the caller asked not to wait"
+    RETRY = "run the whole unit again"
+    LOST = "the answer was lost: the outcome is unknown"
+    DUPLICATE = "a key exists already"
+    UNAVAILABLE = "the database cannot be reached or does not answer"
+    BUG = "anything else"
+
+
+def error_number(error: DBAPIError) -> int:
+    """Return the server's error number, or -1 where there is none."""
+    args = getattr(error.orig, "args", ())
+    return args[0] if args and isinstance(args[0], int) else -1
+
+
+def trouble(error: Exception) -> Trouble:
+    """Classify an error of the driver."""
+    if isinstance(error, PoolTimeout):
+        return Trouble.UNAVAILABLE
+    if not isinstance(error, DBAPIError):
+        return Trouble.BUG
+    number = error_number(error)
+    if isinstance(error.orig, sqlite3.Error):
+        if isinstance(error, IntegrityError):
+            return Trouble.DUPLICATE if "UNIQUE" in str(error.orig) else Trouble.BUG
+        return Trouble.UNAVAILABLE if isinstance(error, OperationalError) and _sqlite_waits(error) else Trouble.BUG
+    if number == DUPLICATE_ENTRY:
+        return Trouble.DUPLICATE
+    if number == STATEMENT_TIMEOUT:
+        return Trouble.BUSY
+    if number in RETRIED:
+        return Trouble.RETRY
+    if number in LOST or error.connection_invalidated:
+        return Trouble.LOST
+    # 1040 too many connections, 1044-1049 access or database missing, 2002/2003 cannot connect.
+    if isinstance(error, OperationalError) and (number in {1040, 1041, 1203, 1290} or number >= 2000):  # noqa: PLR2004
+        return Trouble.UNAVAILABLE
+    return Trouble.BUG
+
+
+def _sqlite_waits(error: OperationalError) -> bool:
+    return "locked" in str(error.orig) or "busy" in str(error.orig)
+
+
+class Sql:
+    """A statement written once: `:name` binds, `{now}` is the database's time, `{greatest}` its `max` of two."""
+
+    def __init__(self, template: str, **only: str) -> None:
+        """Keep the template. `only` gives a part that differs by dialect: `Sql("… {wait}", mysql_wait="FOR UPDATE")`."""
+        self._texts = {name: _render(template, name, only) for name in _NOW}
+
+    def text(self, dialect: str) -> str:
+        """Return the statement in the dialect's own spelling."""
+        return self._texts[dialect]
+
+    def run(self, conn: Connection, params: Mapping[str, Any] | None = None, **binds: Any) -> CursorResult[Any]:  # noqa: ANN401
+        """Execute on `conn`, past SQLAlchemy's compiler: the hot path pays for the statement only."""
+        dialect = conn.dialect.name
+        return conn.exec_driver_sql(self._texts["mysql" if dialect == "mariadb" else dialect], {**(params or {}), **binds})
+
+
+def _render(template: str, dialect: str, only: Mapping[str, str]) -> str:
+    parts = {
+        "now": _NOW[dialect],
+        "greatest": "GREATEST" if dialect == "mysql" else "MAX",
+        "for_update": "FOR UPDATE" if dialect == "mysql" else "",
+        "share": "LOCK IN SHARE MODE" if dialect == "mysql" else "",
+    }
+    prefix = f"{dialect}_"
+    names = {key.split("_", 1)[1] for key in only}
+    parts.update({name: only.get(prefix + name, "") for name in names})
+    text = " ".join(template.split()).format(**parts)
+    if dialect == "mysql":
+        text = _BIND.sub(r"%(\1)s", text.replace("%", "%%"))
+    return text
+
+
+def decimal_of(value: Any) -> Decimal | None:  # noqa: ANN401
+    """Return a real column as an exact decimal of three places, whichever backend it came from."""
+    return None if value is None else Decimal(str(value)).quantize(Decimal("0.001"))
+
+
+class Database:
+    """The ledger's database, MariaDB or SQLite, as one process uses it."""
+
+    def __init__(self, url: str, *, pool_size: int = 8, sleep: Callable[[float], None] = time.sleep) -> None:
+        """Remember the URL; connections are opened when first needed."""
+        self.url = make_url(url)
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self._sleep = sleep
+        self._writes = self._engine(pool_size, autocommit=False)
+        self._reads = self._engine(pool_size, autocommit=True)
+        # SQLite's own waiting is a polling back-off that starves late comers: a queue per process is fair.
+        self._turn = threading.Lock()
+
+    @property
+    def engine(self) -> Engine:
+        """Return the engine of write transactions (migrations and tests use it)."""
+        return self._writes
+
+    def close(self) -> None:
+        """Close every idle connection."""
+        self._writes.dispose()
+        self._reads.dispose()
+
+    def _engine(self, pool_size: int, *, autocommit: bool) -> Engine:
+        if self.is_sqlite:
+            engine = create_engine(self.url, connect_args={"timeout": SQLITE_WAIT_SECONDS, "check_same_thread": False})
+            event.listen(engine, "connect", _set_up_sqlite)
+            if not autocommit:
+                event.listen(engine, "begin", lambda conn: conn.exec_driver_sql("BEGIN IMMEDIATE"))
+            return engine
+        engine = create_engine(
+            _mariadb_url(self.url),
+            pool_size=pool_size,
+            max_overflow=0,
+            pool_timeout=POOL_WAIT_SECONDS,
+            pool_recycle=1800,
+            pool_reset_on_return=None,
+            isolation_level="AUTOCOMMIT" if autocommit else None,
+            connect_args=_mariadb_arguments(self.url),
+            skip_autocommit_rollback=True,
+        )
+        event.listen(engine, "connect", _set_up_mariadb)
+        return engine
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """Hand out an autocommitting connection: each statement sees what is committed when it starts.
+
+        Raises:
+            DatabaseUnavailable: when the database cannot be reached or the answer is lost.
+        """
+        try:
+            with self._reads.connect() as conn:
+                yield conn
+        except (DBAPIError, PoolTimeout) as error:
+            if trouble(error) is Trouble.BUG:
+                raise
+            raise unavailable(error) from error
+
+    def unit(self, work: Callable[[Connection], R], *, on_lost: Callable[[], R | None] | None = None) -> R:
+        """Run `work` in one transaction and commit; run it again as a whole when the server says so.
+
+        Deadlocks, lock waits and snapshot conflicts are retried at most `UNIT_ATTEMPTS_MAX` times with jitter. When the
+        answer is lost, `on_lost` reads back (by the unit's key) what became of it: a value is the answer, None means it
+        did not happen. Without `on_lost` the unit must be safe to repeat.
+
+        Raises:
+            DatabaseUnavailable: when the attempts are used up or the database cannot be reached.
+        """
+        last: Exception | None = None
+        for attempt in range(UNIT_ATTEMPTS_MAX):
+            if attempt:
+                self._sleep(UNIT_BACKOFF_SECONDS * 2**attempt * (0.5 + secrets.randbelow(1000) / 1000))
+            try:
+                if last is not None and on_lost is not None and trouble(last) is Trouble.LOST:
+                    found = on_lost()
+                    if found is not None:
+                        return found
+                return self._once(work)
+            except (DBAPIError, PoolTimeout) as error:
+                if trouble(error) not in {Trouble.RETRY, Trouble.LOST}:
+                    raise _final(error) from error
+                last = error
+        raise unavailable(last) from last
+
+    def _once(self, work: Callable[[Connection], R]) -> R:
+        if self.is_sqlite:
+            if not self._turn.acquire(timeout=SQLITE_WAIT_SECONDS):
+                msg = f"the database file stayed locked for {SQLITE_WAIT_SECONDS} s; try again"
+                raise DatabaseUnavailable(msg)
+            try:
+                return self._transaction(work)
+            finally:
+                self._turn.release()
+        return self._transaction(work)
+
+    def _transaction(self, work: Callable[[Connection], R]) -> R:
+        with self._writes.connect() as conn:
+            try:
+                result = work(conn)
+                conn.commit()
+            except BaseException:
+                _roll_back(conn)
+                raise
+            return result
+
+
+def _roll_back(conn: Connection) -> None:
+    """Roll back, whatever stands of the connection: half a change must never be committed by the next user."""
+    if conn.invalidated:
+        return
+    try:
+        conn.rollback()
+    except DBAPIError:
+        conn.invalidate()
+
+
+def _final(error: Exception) -> Exception:
+    return unavailable(error) if trouble(error) is Trouble.UNAVAILABLE else error
+
+
+def unavailable(error: Exception | None) -> DatabaseUnavailable:
+    """Return the error a caller sees when nothing is known about the ledger."""
+    why = str(getattr(error, "orig", None) or error).splitlines()[0][:200] if error else "no answer"
+    return DatabaseUnavailable(f"the ledger's database did not answer ({why}); nothing was decided, try again")
+
+
+def _mariadb_url(url: URL) -> URL:
+    return url.update_query_dict({"charset": "utf8mb4"}) if "charset" not in url.query else url
+
+
+def _mariadb_arguments(url: URL) -> dict[str, Any]:
+    local = url.host in {None, "127.0.0.1", "::1"} or "unix_socket" in url.query
+    arguments: dict[str, Any] = {
+        "connect_timeout": CONNECT_TIMEOUT_SECONDS,
+        "read_timeout": ANSWER_TIMEOUT_SECONDS,
+        "write_timeout": ANSWER_TIMEOUT_SECONDS,
+    }
+    if local:
+        # PyMySQL builds a TLS context for each connection, 18 ms of CPU, also where the server has no TLS.
+        arguments["ssl_disabled"] = True
+    return arguments
+
+
+def _set_up_mariadb(connection: Any, _record: object) -> None:  # noqa: ANN401
+    wanted = {"tx_isolation": "READ-COMMITTED", "time_zone": "+00:00", "innodb_lock_wait_timeout": LOCK_WAIT_SECONDS}
+    cursor = connection.cursor()
+    cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+    cursor.execute(
+        f"SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}, "
+        "sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,ERROR_FOR_DIVISION_BY_ZERO'"
+    )
+    cursor.execute("SELECT @@tx_isolation, @@time_zone, @@innodb_lock_wait_timeout")
+    found = dict(zip(wanted, cursor.fetchone(), strict=True))
+    cursor.close()
+    if found != wanted:
+        msg = f"the database session has {found}, but the guard needs {wanted}"
+        raise BrokenPromise(msg)
+
+
+def _set_up_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    for pragma in ("journal_mode = WAL", "synchronous = FULL", f"busy_timeout = {SQLITE_WAIT_SECONDS * 1000}"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+sqlite3.register_adapter(Decimal, float)

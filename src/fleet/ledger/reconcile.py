@@ -1,0 +1,254 @@
+"""Reconciliation by difference: counters against charges, found in one statement each, fixed row by row.
+
+A pass never overwrites a counter with a sum it read earlier. *Find* compares counters and sums in one consistent
+statement. *Fix* opens a short transaction for each differing row: check the leader's number, lock the row, read the truth
+again in a new statement (every writer of those charges holds this lock, so it is exact), set, record an event.
+Source: decisions, section "Admission", "Reconciliation".
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import Connection
+
+from fleet.ledger import demand, events, leases, totals, truth
+from fleet.ledger.database import Database, Sql
+from fleet.model.cluster_config import ClusterConfig
+from fleet.model.node import COUNTED_SAMPLE_AGE_SECONDS
+
+SET_NODE = Sql("""
+    UPDATE scheduler_node_capacity SET used_cpus = :used_cpus, used_memory_mb = :used_memory_mb,
+        used_disk_gb = :used_disk_gb, used_instances = :used_instances, pending_memory_mb = :pending_memory_mb,
+        pending_disk_gb = :pending_disk_gb, generation = generation + 1, updated_at = {now}
+    WHERE node_id = :node_id
+""")
+SET_CLAIM = Sql("""
+    UPDATE namespace_claims SET used_cpus = :used_cpus, used_memory_mb = :used_memory_mb, used_disk_gb = :used_disk_gb,
+        updated_at = {now}
+    WHERE uuid = :uuid
+""")
+SET_CLUSTER = Sql(
+    "UPDATE cluster_capacity SET "
+    + ", ".join(f"{name} = :{name}" for name in truth.CLUSTER_COLUMNS)
+    + ", updated_at = {now} WHERE id = 1"
+)
+LOCK_CLUSTER = Sql("SELECT * FROM cluster_capacity WHERE id = 1 {for_update}")
+COUNTING = Sql("""
+    SELECT c.node_id, c.counted, c.state, {now} - c.sample_at AS age_us, m.is_hypervisor
+    FROM scheduler_node_capacity c LEFT JOIN node_metrics m ON m.node_id = c.node_id ORDER BY c.node_id
+""")
+SET_COUNTED = Sql("""
+    UPDATE scheduler_node_capacity SET counted = :counted, generation = generation + 1, updated_at = {now}
+    WHERE node_id = :node_id
+""")
+LOCK_NODE = Sql("SELECT * FROM scheduler_node_capacity WHERE node_id = :node_id {for_update}")
+EXPIRED = Sql("""
+    SELECT uuid FROM namespace_claims WHERE folded = 0 AND (expires_at <= {now} OR coverage_state <> 'active') ORDER BY uuid
+""")
+LOCK_EXPIRED = Sql("SELECT * FROM namespace_claims WHERE uuid = :uuid AND folded = 0 AND expires_at <= {now} {for_update}")
+FOLD = Sql("""
+    UPDATE namespace_claims SET coverage_state = 'expired', folded = 1, used_cpus = 0, used_memory_mb = 0, used_disk_gb = 0,
+        updated_at = {now}
+    WHERE uuid = :uuid
+""")
+FOLD_CLUSTER = Sql("""
+    UPDATE cluster_capacity SET
+        claimed_cpus = claimed_cpus - :limit_cpus, claimed_memory_mb = claimed_memory_mb - :limit_memory_mb,
+        claimed_disk_gb = claimed_disk_gb - :limit_disk_gb,
+        unclaimed_used_cpus = unclaimed_used_cpus + :used_cpus,
+        unclaimed_used_memory_mb = unclaimed_used_memory_mb + :used_memory_mb,
+        unclaimed_used_disk_gb = unclaimed_used_disk_gb + :used_disk_gb,
+        overage_cpus = overage_cpus - :over_cpus, overage_memory_mb = overage_memory_mb - :over_memory_mb,
+        overage_disk_gb = overage_disk_gb - :over_disk_gb, updated_at = {now}
+    WHERE id = 1
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """One figure that a pass set right."""
+
+    row: str
+    figure: str
+    old: int
+    new: int
+
+    @property
+    def difference(self) -> int:
+        """What the pass added to the stored figure."""
+        return self.new - self.old
+
+
+@dataclass(frozen=True, slots=True)
+class PassReport:
+    """What one pass did. `seconds` is a local, monotonic interval."""
+
+    nodes: int
+    corrections: tuple[Correction, ...]
+    claims_expired: int
+    demand_refreshed: int
+    seconds: float
+
+
+def reconcile(
+    db: Database,
+    lease: leases.Lease,
+    config: ClusterConfig,
+    *,
+    elapsed: Callable[[], float] = time.monotonic,
+    between: Callable[[], None] = lambda: None,
+) -> PassReport:
+    """Run one pass under `lease`. `between` is called between finding and fixing (for the tests of that gap).
+
+    Raises:
+        leases.LeaseLost: another leads now; what was fixed so far is right, the rest is left to the other.
+    """
+    start = elapsed()
+    expired = _expire_claims(db, lease)
+    corrections = _recount(db, lease)
+    with db.read() as conn:
+        nodes = truth.nodes(conn)
+        claimed = truth.claims(conn)
+    between()
+    for node_id, figures in nodes.items():
+        if truth.differs(figures):
+            corrections += _fix(db, lease, f"node {node_id}", _node_fixer(node_id))
+    for uuid, figures in claimed.items():
+        if truth.differs(figures):
+            corrections += _fix(db, lease, f"claim {uuid}", _claim_fixer(uuid))
+    with db.read() as conn:
+        cluster = truth.cluster(conn)
+    if truth.differs(cluster):
+        corrections += _fix(db, lease, "cluster", _fix_cluster)
+    refreshed = demand.refresh(db, lease, config)
+    return PassReport(len(nodes), tuple(corrections), expired, refreshed, elapsed() - start)
+
+
+Fixer = Callable[[Connection], truth.Figures]
+
+
+def _fix(db: Database, lease: leases.Lease, row: str, fixer: Fixer) -> list[Correction]:
+    def fix(conn: Connection) -> list[Correction]:
+        leases.check(conn, lease)
+        figures = fixer(conn)
+        found = [Correction(row, name, stored, true) for name, (stored, true) in figures.items() if stored != true]
+        for item in found:
+            payload = {"row": row, "figure": item.figure, "old": item.old, "new": item.new, "difference": item.difference}
+            kind, _, name = row.partition(" ")
+            events.record(conn, kind, name or "cluster", "capacity counter corrected", payload, level="warning")
+        return found
+
+    return db.unit(fix)
+
+
+def _node_fixer(node_id: int) -> Fixer:
+    def fix(conn: Connection) -> truth.Figures:
+        if LOCK_NODE.run(conn, node_id=node_id).first() is None:
+            return {}
+        figures = truth.nodes(conn, node_id)[node_id]
+        SET_NODE.run(conn, {name: true for name, (_, true) in figures.items()}, node_id=node_id)
+        row = LOCK_NODE.run(conn, node_id=node_id).mappings().one()
+        if not row["counted"]:
+            # Totals hold the use of an uncounted row, so they move with it.
+            moved = {name[5:]: true - stored for name, (stored, true) in figures.items() if name.startswith("used_")}
+            moved.pop("instances", None)
+            totals.apply(conn, totals.Change(moved))
+        return figures
+
+    return fix
+
+
+def _claim_fixer(uuid: str) -> Fixer:
+    def fix(conn: Connection) -> truth.Figures:
+        if truth.lock_claim(conn, uuid) is None:
+            return {}
+        figures = truth.claims(conn, uuid)[uuid]
+        SET_CLAIM.run(conn, {name: true for name, (_, true) in figures.items()}, uuid=uuid)
+        return figures
+
+    return fix
+
+
+def _fix_cluster(conn: Connection) -> truth.Figures:
+    LOCK_CLUSTER.run(conn).first()
+    figures = truth.cluster(conn)
+    SET_CLUSTER.run(conn, {name: true for name, (_, true) in figures.items()})
+    return figures
+
+
+def _recount(db: Database, lease: leases.Lease) -> list[Correction]:
+    """Evaluate `counted` again, node by node: a sample ages past the bound without anybody publishing."""
+    with db.read() as conn:
+        rows = COUNTING.run(conn).mappings().all()
+    for row in rows:
+        if bool(row["counted"]) != _counts(row):
+            db.unit(_recounter(lease, int(row["node_id"])))
+    return []
+
+
+def _counts(row: Mapping[str, Any]) -> bool:
+    hypervisor = None if row["is_hypervisor"] is None else bool(row["is_hypervisor"])
+    return totals.counts(row["state"], hypervisor, row["age_us"] / 1_000_000)
+
+
+ONE_COUNTING = Sql("""
+    SELECT c.state, {now} - c.sample_at AS age_us, m.is_hypervisor
+    FROM scheduler_node_capacity c LEFT JOIN node_metrics m ON m.node_id = c.node_id WHERE c.node_id = :node_id
+""")
+
+
+def _recounter(lease: leases.Lease, node_id: int) -> Callable[[Connection], None]:
+    def recount(conn: Connection) -> None:
+        leases.check(conn, lease)
+        before = LOCK_NODE.run(conn, node_id=node_id).mappings().first()
+        now = ONE_COUNTING.run(conn, node_id=node_id).mappings().first()
+        if before is None or now is None or bool(before["counted"]) == _counts(now):
+            return
+        SET_COUNTED.run(conn, node_id=node_id, counted=_counts(now))
+        after = LOCK_NODE.run(conn, node_id=node_id).mappings().one()
+        payload = {"counted": _counts(now), "sample_age_seconds": round(now["age_us"] / 1_000_000)}
+        events.record(conn, "node", str(node_id), "node capacity counted changed", payload)
+        totals.apply(conn, totals.difference(before, after))
+
+    return recount
+
+
+def _expire_claims(db: Database, lease: leases.Lease) -> int:
+    """Fold claims past their end: what they used moves to the unclaimed side, their limits leave `claimed_*`."""
+    with db.read() as conn:
+        expired = [str(row.uuid) for row in EXPIRED.run(conn)]
+    return sum(db.unit(_folder(lease, uuid)) for uuid in expired)
+
+
+def _folder(lease: leases.Lease, uuid: str) -> Callable[[Connection], bool]:
+    def fold(conn: Connection) -> bool:
+        leases.check(conn, lease)
+        row = LOCK_EXPIRED.run(conn, uuid=uuid).mappings().first()
+        if row is None:
+            return False
+        FOLD.run(conn, uuid=uuid)
+        names = ("cpus", "memory_mb", "disk_gb")
+        binds = {f"{part}_{name}": row[f"{part}_{name}"] for part in ("limit", "used") for name in names}
+        binds |= {f"over_{name}": max(0, row[f"used_{name}"] - row[f"limit_{name}"]) for name in names}
+        FOLD_CLUSTER.run(conn, binds)
+        payload = {"claim": uuid, **{name: binds[f"used_{name}"] for name in names}}
+        events.record(conn, "namespace", row["namespace"], "namespace claim expired, usage folded", payload)
+        return True
+
+    return fold
+
+
+def needs_pass(db: Database) -> bool:
+    """Return whether the counting nodes or their limits differ from what `total_*` holds: then a pass is due at once."""
+    with db.read() as conn:
+        figures = truth.cluster(conn)
+        stale = any(bool(row["counted"]) != _counts(row) for row in COUNTING.run(conn).mappings())
+    return stale or any(figures[name][0] != figures[name][1] for name in figures if name.startswith(("total", "unlim", "count")))
+
+
+__all__ = ["COUNTED_SAMPLE_AGE_SECONDS", "Correction", "Decimal", "PassReport", "needs_pass", "reconcile"]

@@ -1,0 +1,106 @@
+"""Why a guard refused: figures read after the rollback, on a connection of their own.
+
+They can differ from what the guard saw, and may even show room: the answer stays a refusal, it is only less sharp.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection
+
+from fleet.ledger.database import Database, Sql, decimal_of
+from fleet.model.admission import Refused, Stage
+from fleet.model.resources import CLUSTER_DIMENSIONS, DIMENSIONS, DimensionFigure
+
+if TYPE_CHECKING:
+    from fleet.ledger.admission import Ask
+
+NODE = Sql("SELECT c.*, {now} - c.sample_at AS age_us FROM scheduler_node_capacity c WHERE node_id = :node_id")
+HAS_ROW = Sql("SELECT node_id FROM scheduler_node_capacity WHERE node_id = :node_id")
+CLAIM = Sql("SELECT * FROM namespace_claims WHERE uuid = :uuid")
+CLUSTER = Sql("SELECT * FROM cluster_capacity WHERE id = 1")
+
+
+def has_row(conn: Connection, node_id: int) -> bool:
+    """Return whether the ledger has a capacity row for the node."""
+    return HAS_ROW.run(conn, node_id=node_id).first() is not None
+
+
+def explain(db: Database, ask: Ask, stage: Stage, payer: str | None) -> Refused:
+    """Return the refusal of `stage` with its figures."""
+    with db.read() as conn:
+        if stage is Stage.NODE:
+            return _node(conn, ask)
+        if stage is Stage.CLAIM:
+            row = CLAIM.run(conn, uuid=payer).mappings().first()
+            figures = _figures(row, ask, "limit_", "used_") if row else ()
+            return Refused(ask.node_id, stage, figures)
+        return Refused(ask.node_id, stage, _cluster(CLUSTER.run(conn).mappings().first(), ask))
+
+
+def _node(conn: Connection, ask: Ask) -> Refused:
+    row = NODE.run(conn, node_id=ask.node_id).mappings().first()
+    if row is None:
+        return Refused(ask.node_id, Stage.NODE, ineligible="no_capacity_row")
+    figures = [
+        DimensionFigure.of(
+            name, limit=row[f"limit_{name}"], used=row[f"used_{name}"], requested=getattr(ask.amounts, name)
+        )
+        for name in DIMENSIONS
+    ]
+    demand = _demand(row, ask)
+    if demand is not None:
+        figures.append(demand)
+    age = row["age_us"] / 1_000_000
+    ineligible = ""
+    if row["state"] != "active":
+        ineligible = "state"
+    elif row["scheduling"] != "enabled":
+        ineligible = "scheduling"
+    elif age >= ask.sample_age_max_seconds or not row["counted"]:
+        ineligible = "sample_age"
+    return Refused(
+        ask.node_id,
+        Stage.NODE,
+        tuple(figures),
+        state=row["state"],
+        scheduling=row["scheduling"],
+        sample_age_seconds=round(age, 3),
+        ineligible=ineligible,
+    )
+
+
+def _demand(row: Any, ask: Ask) -> DimensionFigure | None:  # noqa: ANN401
+    """Return the demand clause's figures; measured load and estimate are told apart under their own dimension names."""
+    load, schedulable = decimal_of(row["cpu_load_1"]), row["cpu_schedulable"]
+    if ask.target_load <= 0 or load is None or schedulable is None:
+        return None
+    used = load + (decimal_of(row["expected_demand"]) or 0)
+    limit = ask.target_load * schedulable
+    over = max(0, used - limit)
+    return DimensionFigure("demand", float(limit), float(used), float(ask.demand), exceeded=over > 0, shortfall=float(over))
+
+
+def _figures(row: Any, ask: Ask, limit: str, used: str) -> tuple[DimensionFigure, ...]:  # noqa: ANN401
+    return tuple(
+        DimensionFigure.of(
+            name, limit=row[f"{limit}{name}"], used=row[f"{used}{name}"], requested=getattr(ask.amounts, name)
+        )
+        for name in CLUSTER_DIMENSIONS
+    )
+
+
+def _cluster(row: Any, ask: Ask) -> tuple[DimensionFigure, ...]:  # noqa: ANN401
+    """Return the unclaimed side: limit is what is not promised to claims, use includes what claims overdraw."""
+    if row is None:
+        return ()
+    return tuple(
+        DimensionFigure.of(
+            name,
+            limit=None if row[f"unlimited_{name}"] else row[f"total_{name}"] - row[f"claimed_{name}"],
+            used=row[f"unclaimed_used_{name}"] + row[f"overage_{name}"],
+            requested=getattr(ask.amounts, name),
+        )
+        for name in CLUSTER_DIMENSIONS
+    )

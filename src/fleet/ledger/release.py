@@ -1,0 +1,171 @@
+"""Release: a charge is deleted and exactly what it says goes back, in one transaction. A second release finds nothing.
+
+Node row first, then the charge, then its payer (the recorded one: also after a claim expired), then the cluster.
+Counters never go below zero: where a counter holds less than the charge, it is floored and an event says which counter,
+which node, and how much was missing. `expected_demand` is not credited: it decays by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+
+from fleet.ledger import claims, events
+from fleet.ledger.database import Database, Sql
+from fleet.model.admission import Charge
+from fleet.model.resources import CLUSTER_DIMENSIONS, DIMENSIONS, Amounts
+
+FIND = Sql("SELECT * FROM charges WHERE instance_uuid = :instance_uuid ORDER BY id")
+NODE_ROW = Sql("""
+    SELECT used_cpus, used_memory_mb, used_disk_gb, used_instances, counted, sample_at
+    FROM scheduler_node_capacity WHERE node_id = :node_id {for_update}
+""")
+DELETE_CHARGE = Sql("DELETE FROM charges WHERE id = :charge_id AND node_id = :node_id")
+CREDIT_NODE = Sql("""
+    UPDATE scheduler_node_capacity SET
+        used_cpus = {greatest}(0, used_cpus - :cpus),
+        used_memory_mb = {greatest}(0, used_memory_mb - :memory_mb),
+        used_disk_gb = {greatest}(0, used_disk_gb - :disk_gb),
+        used_instances = {greatest}(0, used_instances - :instances),
+        pending_memory_mb = {greatest}(0, pending_memory_mb - :pending_memory_mb),
+        pending_disk_gb = {greatest}(0, pending_disk_gb - :pending_disk_gb),
+        generation = generation + 1, updated_at = {now}
+    WHERE node_id = :node_id
+""")
+CLUSTER_ROW = Sql("""
+    SELECT unclaimed_used_cpus, unclaimed_used_memory_mb, unclaimed_used_disk_gb
+    FROM cluster_capacity WHERE id = 1 {for_update}
+""")
+CREDIT_CLUSTER = Sql("""
+    UPDATE cluster_capacity SET
+        unclaimed_used_cpus = {greatest}(0, unclaimed_used_cpus - :cpus),
+        unclaimed_used_memory_mb = {greatest}(0, unclaimed_used_memory_mb - :memory_mb),
+        unclaimed_used_disk_gb = {greatest}(0, unclaimed_used_disk_gb - :disk_gb),
+        total_cpus = total_cpus - :uncounted_cpus,
+        total_memory_mb = total_memory_mb - :uncounted_memory_mb,
+        total_disk_gb = total_disk_gb - :uncounted_disk_gb,
+        updated_at = {now}
+    WHERE id = 1
+""")
+
+
+MOVES_FOLLOWED_MAX = 4
+"""How often a release follows a charge that is placed elsewhere at the same moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What was given back. `clamped` names the counters that held less than the charge, with the missing amount."""
+
+    charges: tuple[Charge, ...]
+    clamped: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NothingToRelease:
+    """The instance holds no charge: it was released before, or never admitted."""
+
+
+class ChargeMovedError(Exception):
+    """The charge moved to another node between being found and its node being locked: nothing was written, try again."""
+
+
+def release(
+    db: Database, instance_uuid: str, *, rows: Callable[[Connection], None] | None = None
+) -> Released | NothingToRelease:
+    """Release every charge of the instance, with the caller's `rows` in the same transaction.
+
+    `rows` also runs when there is nothing to release: the caller's state change does not depend on it.
+    """
+    for _ in range(MOVES_FOLLOWED_MAX - 1):
+        try:
+            return db.unit(lambda conn: release_in(conn, instance_uuid, rows=rows))
+        except ChargeMovedError:
+            continue
+    return db.unit(lambda conn: release_in(conn, instance_uuid, rows=rows))
+
+
+def release_in(
+    conn: Connection, instance_uuid: str, *, rows: Callable[[Connection], None] | None = None
+) -> Released | NothingToRelease:
+    """Release inside the caller's unit, which must not hold a lock that comes later in the lock order."""
+    found = [charge_of(row) for row in FIND.run(conn, instance_uuid=instance_uuid).mappings()]
+    locked = {node_id: _lock_node(conn, node_id) for node_id in sorted({charge.node_id for charge in found})}
+    gone = [charge for charge in found if _delete(conn, charge)]
+    if len(gone) < len(found) and FIND.run(conn, instance_uuid=instance_uuid).first() is not None:
+        raise ChargeMovedError(instance_uuid)
+    clamped = [clamp for charge in gone for clamp in _credit_node(conn, charge, locked[charge.node_id])]
+    if rows is not None:
+        rows(conn)
+    for charge in sorted(gone, key=lambda item: item.payer or ""):
+        clamped += _credit_payer(conn, charge, locked[charge.node_id])
+    for name, missing in clamped:
+        payload = {"counter": name, "missing": missing, "released": instance_uuid}
+        events.record(conn, "instance", instance_uuid, "capacity counter clamped at zero", payload, level="warning")
+    return Released(tuple(gone), tuple(clamped)) if gone else NothingToRelease()
+
+
+def charge_of(row: Any) -> Charge:  # noqa: ANN401
+    """Return the charge of a row of `charges`."""
+    return Charge(
+        charge_id=row["id"],
+        instance_uuid=row["instance_uuid"],
+        namespace=row["namespace"],
+        node_id=row["node_id"],
+        role=row["role"],
+        payer=row["payer"],
+        amounts=Amounts(row["cpus"], row["memory_mb"], row["disk_gb"], row["instances"]),
+        placed_at_us=row["placed_at"],
+        settled_at_us=row["settled_at"],
+    )
+
+
+def _lock_node(conn: Connection, node_id: int) -> Any:  # noqa: ANN401
+    return NODE_ROW.run(conn, node_id=node_id).mappings().first()
+
+
+def _delete(conn: Connection, charge: Charge) -> bool:
+    """Delete the charge where it was found; a charge that moved meanwhile is found again by the next try."""
+    return DELETE_CHARGE.run(conn, charge_id=charge.charge_id, node_id=charge.node_id).rowcount == 1
+
+
+def _credit_node(conn: Connection, charge: Charge, row: Any) -> list[tuple[str, int]]:  # noqa: ANN401
+    if row is None:
+        return []
+    pending = charge.settled_at_us is None or charge.role == "incoming" or charge.settled_at_us >= row["sample_at"]
+    CREDIT_NODE.run(
+        conn,
+        charge.amounts.as_dict(),
+        node_id=charge.node_id,
+        pending_memory_mb=charge.amounts.memory_mb if pending else 0,
+        pending_disk_gb=charge.amounts.disk_gb if pending else 0,
+    )
+    return [
+        (f"node {charge.node_id} used_{name}", getattr(charge.amounts, name) - row[f"used_{name}"])
+        for name in DIMENSIONS
+        if row[f"used_{name}"] < getattr(charge.amounts, name)
+    ]
+
+
+def _credit_payer(conn: Connection, charge: Charge, node: Any) -> list[tuple[str, int]]:  # noqa: ANN401
+    """Credit the recorded payer if it is unfolded, else the cluster; once. An incoming charge has no payer."""
+    paid = charge.amounts if charge.role == "primary" else Amounts()
+    if charge.payer is not None and claims.credit(conn, charge.payer, charge.amounts):
+        paid = Amounts()
+    uncounted = charge.amounts if node is not None and not node["counted"] else Amounts()
+    if paid == Amounts() and uncounted == Amounts():
+        return []
+    row = CLUSTER_ROW.run(conn).mappings().first()
+    given = {name: getattr(paid, name) for name in CLUSTER_DIMENSIONS}
+    taken = {f"uncounted_{name}": getattr(uncounted, name) for name in CLUSTER_DIMENSIONS}
+    CREDIT_CLUSTER.run(conn, {**given, **taken})
+    if row is None:
+        return []
+    return [
+        (f"cluster unclaimed_used_{name}", amount - row[f"unclaimed_used_{name}"])
+        for name, amount in given.items()
+        if row[f"unclaimed_used_{name}"] < amount
+    ]

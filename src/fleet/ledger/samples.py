@@ -1,0 +1,268 @@
+"""Publishing: a sample becomes the node's metrics and its limit row, in one transaction; and changes of node state.
+
+The limit row is born with the first sample, so a node cannot be a candidate without one. A publish touches limits, load,
+stamps and state, never what is used. Whatever changes what the node contributes to `total_*` adds the difference to the
+cluster's row, last. The database stamps the sample: its time at receipt, minus the age since measuring began.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import Connection
+
+from fleet.ledger import events, totals
+from fleet.ledger.database import Database, Sql
+from fleet.model import capacity
+from fleet.model.cluster_config import ClusterConfig
+from fleet.model.errors import NodeNotFound
+from fleet.model.figures import measured_of, whole_or_none
+from fleet.model.node import NodeState
+from fleet.model.resources import DIMENSIONS
+
+PUBLISH_BATCH_MAX = 50
+GOOD_PROBES_TO_RECOVER = 3
+
+FIND_NODE = Sql("SELECT id, name, state, scheduling, max_instances, good_probes FROM nodes WHERE name = :name")
+LOCK_ROW = Sql("SELECT * FROM scheduler_node_capacity WHERE node_id = :node_id {for_update}")
+INSERT_ROW = Sql("""
+    INSERT INTO scheduler_node_capacity
+        (node_id, limit_cpus, limit_memory_mb, limit_disk_gb, limit_instances, cpu_load_1, cpu_schedulable,
+         state, scheduling, counted, sample_at, generation, updated_at,
+         used_cpus, used_memory_mb, used_disk_gb, used_instances)
+    SELECT :node_id, :limit_cpus, :limit_memory_mb, :limit_disk_gb, :limit_instances, :cpu_load_1, :cpu_schedulable,
+           :state, :scheduling, :counted, {now} - :age_us, 1, {now},
+           COALESCE(SUM(cpus), 0), COALESCE(SUM(memory_mb), 0), COALESCE(SUM(disk_gb), 0), COALESCE(SUM(instances), 0)
+    FROM charges WHERE node_id = :node_id
+""")
+UPDATE_ROW = Sql("""
+    UPDATE scheduler_node_capacity SET
+        limit_cpus = :limit_cpus, limit_memory_mb = :limit_memory_mb, limit_disk_gb = :limit_disk_gb,
+        limit_instances = :limit_instances, cpu_load_1 = :cpu_load_1, cpu_schedulable = :cpu_schedulable,
+        state = :state, scheduling = :scheduling, counted = :counted, sample_at = {now} - :age_us,
+        generation = generation + 1, updated_at = {now}
+    WHERE node_id = :node_id
+""")
+# Pending is a sum over the node's charges that the new sample cannot include; exact under the row's lock.
+PENDING = """
+    (SELECT COALESCE(SUM({name}), 0) FROM charges ch WHERE ch.node_id = c.node_id
+     AND (ch.settled_at IS NULL OR ch.role = 'incoming' OR ch.settled_at >= c.sample_at))
+"""
+SET_PENDING = Sql("""
+    UPDATE scheduler_node_capacity {alias} SET pending_memory_mb = {memory}, pending_disk_gb = {disk}
+    WHERE node_id = :node_id
+""".replace("{memory}", PENDING.replace("{name}", "memory_mb"))
+   .replace("{disk}", PENDING.replace("{name}", "disk_gb"))
+   .replace("{alias}", "AS c"))
+UPSERT_METRICS = Sql(
+    """
+    INSERT INTO node_metrics (node_id, metrics, failed, is_hypervisor, cpu_load_1, cpu_schedulable, memory_max,
+                              memory_available, disk_total_gb, disk_free_gb, sample_at, updated_at)
+    VALUES (:node_id, :metrics, :failed, :is_hypervisor, :cpu_load_1, :cpu_schedulable, :memory_max,
+            :memory_available, :disk_total_gb, :disk_free_gb, {now} - :age_us, {now})
+    {conflict} metrics = :metrics, failed = :failed, is_hypervisor = :is_hypervisor, cpu_load_1 = :cpu_load_1,
+        cpu_schedulable = :cpu_schedulable, memory_max = :memory_max, memory_available = :memory_available,
+        disk_total_gb = :disk_total_gb, disk_free_gb = :disk_free_gb, sample_at = {now} - :age_us, updated_at = {now}
+    """,
+    mysql_conflict="ON DUPLICATE KEY UPDATE",
+    sqlite_conflict="ON CONFLICT (node_id) DO UPDATE SET",
+)
+SET_NODE = Sql("UPDATE nodes SET state = :state, good_probes = :good_probes, updated_at = {now} WHERE id = :node_id")
+
+
+@dataclass(frozen=True, slots=True)
+class SampleIn:
+    """A node's sample as it arrives. `age_seconds` is the time since its measuring began.
+
+    `failed` names the collectors that failed, with their reasons; their figures are absent from `metrics`. `healthy` is
+    what the write probes said (None: not probed), `health_detail` the path and error of a failed probe.
+    """
+
+    node_name: str
+    metrics: Mapping[str, Any]
+    age_seconds: Decimal = Decimal(0)
+    failed: Mapping[str, str] = field(default_factory=dict)
+    healthy: bool | None = None
+    health_detail: Mapping[str, str] = field(default_factory=dict)
+
+
+def publish(db: Database, samples: Sequence[SampleIn], config: ClusterConfig) -> None:
+    """Store samples, `PUBLISH_BATCH_MAX` nodes a transaction.
+
+    Raises:
+        NodeNotFound: a sample names a node that is not registered; that batch is not stored.
+    """
+    for start in range(0, len(samples), PUBLISH_BATCH_MAX):
+        batch = samples[start : start + PUBLISH_BATCH_MAX]
+        db.unit(lambda conn, batch=batch: _publish_batch(conn, batch, config))  # type: ignore[misc]
+
+
+def _publish_batch(conn: Connection, batch: Sequence[SampleIn], config: ClusterConfig) -> None:
+    found = []
+    for sample in batch:
+        node = FIND_NODE.run(conn, name=sample.node_name).mappings().first()
+        if node is None or node["state"] == NodeState.DELETED:
+            msg = f"node {sample.node_name!r} is not registered; register it first (`fleet node register`)"
+            raise NodeNotFound(msg)
+        found.append((node, sample))
+    change = totals.Change()
+    for node, sample in sorted(found, key=lambda pair: int(pair[0]["id"])):
+        change += _publish_one(conn, node, sample, config)
+    totals.apply(conn, change)
+
+
+def _publish_one(conn: Connection, node: Mapping[str, Any], sample: SampleIn, config: ClusterConfig) -> totals.Change:
+    row = LOCK_ROW.run(conn, node_id=node["id"]).mappings().first()
+    # Read again under the lock: a cordon or a state change that was answered must not be undone by this publish.
+    node = FIND_NODE.run(conn, name=sample.node_name).mappings().one()
+    state, good_probes = _next_state(NodeState(node["state"]), int(node["good_probes"]), sample.healthy)
+    binds = _binds(node, sample, config, row)
+    binds |= {"state": state, "good_probes": good_probes}
+    binds["counted"] = totals.counts(state, sample.metrics.get("is_hypervisor"), float(sample.age_seconds))
+    (INSERT_ROW if row is None else UPDATE_ROW).run(conn, binds)
+    SET_PENDING.run(conn, binds)
+    _record_clamps(conn, node, sample)
+    UPSERT_METRICS.run(conn, binds)
+    if state != node["state"] or good_probes != node["good_probes"]:
+        SET_NODE.run(conn, binds)
+    if state != node["state"]:
+        _record_state(conn, node, state, sample.health_detail)
+    after = LOCK_ROW.run(conn, node_id=node["id"]).mappings().one()
+    return totals.difference(row, after)
+
+
+def _next_state(state: NodeState, good_probes: int, healthy: bool | None) -> tuple[NodeState, int]:  # noqa: FBT001
+    """Return the state after a sample: a failed write probe is an error, three good ones bring the node back."""
+    if healthy is False:
+        return NodeState.ERROR, 0
+    if state is not NodeState.ERROR:
+        return NodeState.ACTIVE, 0
+    if healthy is None:
+        return state, good_probes
+    enough = good_probes + 1 >= GOOD_PROBES_TO_RECOVER
+    return (NodeState.ACTIVE, 0) if enough else (state, good_probes + 1)
+
+
+def _binds(
+    node: Mapping[str, Any], sample: SampleIn, config: ClusterConfig, row: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    metrics = sample.metrics
+    ratios = capacity.Ratios(config.cpu_overcommit_ratio, config.ram_overcommit_ratio, config.disk_overcommit_ratio)
+    computed = capacity.node_limits(measured_of(metrics, config), ratios, node["max_instances"])
+    limits = computed.limits.as_dict()
+    if row is not None:
+        # A figure that is unknown in this sample keeps the limit it had; it neither offers nor takes anything.
+        limits |= {name: row[f"limit_{name}"] for name in computed.unknown_dimensions if name in DIMENSIONS}
+    hypervisor = metrics.get("is_hypervisor")
+    load = metrics.get("cpu_load_1")
+    whole = ("cpu_schedulable", "memory_max", "memory_available", "disk_total_gb", "disk_free_gb")
+    return {
+        "node_id": node["id"],
+        "scheduling": node["scheduling"],
+        **{f"limit_{name}": value for name, value in limits.items()},
+        **{name: whole_or_none(metrics.get(name)) for name in whole},
+        "is_hypervisor": hypervisor if isinstance(hypervisor, bool) else None,
+        "cpu_load_1": None if load is None else Decimal(str(load)).quantize(Decimal("0.001")),
+        "age_us": int(sample.age_seconds * 1_000_000),
+        "metrics": json.dumps(metrics, separators=(",", ":"), default=str),
+        "failed": json.dumps(sample.failed, separators=(",", ":")),
+    }
+
+
+def _record_state(conn: Connection, node: Mapping[str, Any], state: NodeState, detail: Mapping[str, str]) -> None:
+    level = "error" if state is NodeState.ERROR else "info"
+    payload = {"from": node["state"], "to": str(state), **detail}
+    events.record(conn, "node", node["name"], "node state changed", payload, level=level)
+
+
+PREVIOUS = Sql("SELECT metrics FROM node_metrics WHERE node_id = :node_id")
+
+
+def _record_clamps(conn: Connection, node: Mapping[str, Any], sample: SampleIn) -> None:
+    """Record a clamped figure once a change, not once a sample: so this compares with the sample before."""
+    now = {name for name, value in sample.metrics.items() if name.endswith("_clamped") and value}
+    row = PREVIOUS.run(conn, node_id=node["id"]).first()
+    before = json.loads(row.metrics) if row is not None else {}
+    was = {name for name, value in before.items() if name.endswith("_clamped") and value}
+    if now - was:
+        payload = {name.removesuffix("_clamped"): sample.metrics.get(name.removesuffix("_clamped")) for name in now - was}
+        events.record(conn, "node", node["name"], "reservation clamped", payload, level="warning")
+
+
+def set_scheduling(db: Database, name: str, scheduling: str) -> None:
+    """Store an operator's intent; the capacity row is locked first, so no admission commits after the answer.
+
+    Raises:
+        NodeNotFound: no such node.
+    """
+    db.unit(lambda conn: _set_scheduling(conn, name, scheduling))
+
+
+SET_SCHEDULING = Sql("UPDATE nodes SET scheduling = :scheduling, updated_at = {now} WHERE id = :node_id")
+SET_ROW_SCHEDULING = Sql("""
+    UPDATE scheduler_node_capacity SET scheduling = :scheduling, generation = generation + 1, updated_at = {now}
+    WHERE node_id = :node_id
+""")
+
+
+def _set_scheduling(conn: Connection, name: str, scheduling: str) -> None:
+    node = _existing(conn, name)
+    LOCK_ROW.run(conn, node_id=node["id"]).first()
+    node = _existing(conn, name)
+    SET_ROW_SCHEDULING.run(conn, scheduling=scheduling, node_id=node["id"])
+    SET_SCHEDULING.run(conn, scheduling=scheduling, node_id=node["id"])
+    if node["scheduling"] != scheduling:
+        payload = {"from": node["scheduling"], "to": scheduling}
+        events.record(conn, "node", name, "node scheduling changed", payload)
+
+
+def _existing(conn: Connection, name: str) -> Mapping[str, Any]:
+    node = FIND_NODE.run(conn, name=name).mappings().first()
+    if node is None or node["state"] == NodeState.DELETED:
+        msg = f"no node is named {name!r}"
+        raise NodeNotFound(msg)
+    return node
+
+
+STALE = Sql("""
+    SELECT c.node_id, n.name FROM scheduler_node_capacity c JOIN nodes n ON n.id = c.node_id
+    WHERE c.state = 'active' AND c.sample_at <= {now} - :max_age_us ORDER BY c.node_id
+""")
+SET_ROW_STATE = Sql("""
+    UPDATE scheduler_node_capacity SET state = :state, counted = :counted, generation = generation + 1, updated_at = {now}
+    WHERE node_id = :node_id
+""")
+ROW_AGE = Sql("SELECT c.*, {now} - c.sample_at AS age_us FROM scheduler_node_capacity c WHERE node_id = :node_id {for_update}")
+
+
+def mark_missing(db: Database, max_age_seconds: int) -> list[str]:
+    """Mark every active node missing whose sample is `max_age_seconds` old or older. Return their names."""
+    with db.read() as conn:
+        stale = [(int(row.node_id), str(row.name)) for row in STALE.run(conn, max_age_us=max_age_seconds * 1_000_000)]
+    return [name for node_id, name in stale if db.unit(_missing(node_id, name, max_age_seconds))]
+
+
+def _missing(node_id: int, name: str, max_age_seconds: int) -> Any:  # noqa: ANN401 - a unit of work
+    def mark(conn: Connection) -> bool:
+        row = ROW_AGE.run(conn, node_id=node_id).mappings().first()
+        if row is None or row["state"] != NodeState.ACTIVE or row["age_us"] < max_age_seconds * 1_000_000:
+            return False
+        change_state(conn, node_id, name, row, NodeState.MISSING)
+        return True
+
+    return mark
+
+
+def change_state(conn: Connection, node_id: int, name: str, row: Mapping[str, Any], state: NodeState) -> None:
+    """Move a node to `state` under its row's lock (`row` as read under it), cluster totals in step."""
+    # Missing and active nodes count until their sample is 900 s old; error and deleted ones never do.
+    counted = bool(row["counted"]) and state in {NodeState.ACTIVE, NodeState.MISSING}
+    SET_ROW_STATE.run(conn, node_id=node_id, state=str(state), counted=counted)
+    SET_NODE.run(conn, node_id=node_id, state=str(state), good_probes=0)
+    events.record(conn, "node", name, "node state changed", {"from": row["state"], "to": str(state)}, level="warning")
+    after = LOCK_ROW.run(conn, node_id=node_id).mappings().one()
+    totals.apply(conn, totals.difference(row, after))

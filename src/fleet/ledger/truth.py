@@ -1,0 +1,118 @@
+"""The truth that counters are held against: sums over charges, claims and node rows. Reads only.
+
+Each function returns figures as `{column: (stored, true)}`, both read by one statement, hence from one moment: since an
+admission writes counter and charge in one transaction, they are equal at every moment, up to real drift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection
+
+from fleet.ledger.database import Sql
+from fleet.model.resources import CLUSTER_DIMENSIONS
+
+Figures = Mapping[str, tuple[int, int]]
+
+NODE_COLUMNS = (
+    "used_cpus",
+    "used_memory_mb",
+    "used_disk_gb",
+    "used_instances",
+    "pending_memory_mb",
+    "pending_disk_gb",
+)
+CLAIM_COLUMNS = tuple(f"used_{name}" for name in CLUSTER_DIMENSIONS)
+CLUSTER_COLUMNS = (
+    *(f"{part}_{name}" for part in ("total", "unlimited", "claimed", "unclaimed_used", "overage") for name in CLUSTER_DIMENSIONS),
+    "counted_nodes",
+)
+
+_PENDING = "(ch.settled_at IS NULL OR ch.role = 'incoming' OR ch.settled_at >= c.sample_at)"
+_NODES = f"""
+    SELECT c.node_id, {", ".join(f"c.{name}" for name in NODE_COLUMNS)},
+        COALESCE(SUM(ch.cpus), 0) AS true_used_cpus,
+        COALESCE(SUM(ch.memory_mb), 0) AS true_used_memory_mb,
+        COALESCE(SUM(ch.disk_gb), 0) AS true_used_disk_gb,
+        COALESCE(SUM(ch.instances), 0) AS true_used_instances,
+        COALESCE(SUM(CASE WHEN {_PENDING} THEN ch.memory_mb ELSE 0 END), 0) AS true_pending_memory_mb,
+        COALESCE(SUM(CASE WHEN {_PENDING} THEN ch.disk_gb ELSE 0 END), 0) AS true_pending_disk_gb
+    FROM scheduler_node_capacity c LEFT JOIN charges ch ON ch.node_id = c.node_id
+"""  # noqa: S608 - constants of this module only
+NODES = Sql(_NODES + " GROUP BY c.node_id ORDER BY c.node_id")
+NODE = Sql(_NODES + " WHERE c.node_id = :node_id GROUP BY c.node_id")
+
+_CLAIMS = f"""
+    SELECT k.uuid, {", ".join(f"k.{name}" for name in CLAIM_COLUMNS)},
+        COALESCE(SUM(ch.cpus), 0) AS true_used_cpus, COALESCE(SUM(ch.memory_mb), 0) AS true_used_memory_mb,
+        COALESCE(SUM(ch.disk_gb), 0) AS true_used_disk_gb
+    FROM namespace_claims k LEFT JOIN charges ch ON ch.payer = k.uuid WHERE k.folded = 0
+"""  # noqa: S608
+CLAIMS = Sql(_CLAIMS + " GROUP BY k.uuid ORDER BY k.uuid")
+CLAIM = Sql(_CLAIMS + " AND k.uuid = :uuid GROUP BY k.uuid")
+LOCK_CLAIM = Sql("SELECT uuid FROM namespace_claims WHERE uuid = :uuid AND folded = 0 {for_update}")
+
+
+def _sums(template: str, source: str) -> str:
+    """Return scalar sub-selects, one a dimension, named `true_<part>_<dimension>`."""
+    part, expression = template.split("=", 1)
+    return ", ".join(
+        f"(SELECT COALESCE(SUM({expression.replace('#', name)}), 0) FROM {source}) AS true_{part}_{name}"  # noqa: S608
+        for name in CLUSTER_DIMENSIONS
+    )
+
+
+CLUSTER = Sql(
+    "SELECT "
+    + ", ".join(f"k.{name}" for name in CLUSTER_COLUMNS)
+    + ", "
+    + ", ".join(
+        (
+            _sums("total=CASE WHEN counted = 1 THEN COALESCE(limit_#, 0) ELSE used_# END", "scheduler_node_capacity"),
+            _sums("unlimited=CASE WHEN counted = 1 AND limit_# IS NULL THEN 1 ELSE 0 END", "scheduler_node_capacity"),
+            _sums("claimed=limit_#", "namespace_claims WHERE folded = 0"),
+            _sums(
+                "unclaimed_used=#",
+                "charges WHERE role = 'primary' AND (payer IS NULL OR payer NOT IN "
+                "(SELECT uuid FROM namespace_claims WHERE folded = 0))",
+            ),
+            _sums("overage=CASE WHEN used_# > limit_# THEN used_# - limit_# ELSE 0 END", "namespace_claims WHERE folded = 0"),
+            "(SELECT COUNT(*) FROM scheduler_node_capacity WHERE counted = 1) AS true_counted_nodes",
+        )
+    )
+    + " FROM cluster_capacity k WHERE k.id = 1"
+)
+
+
+def _figures(row: Mapping[str, Any], columns: tuple[str, ...]) -> Figures:
+    return {name: (int(row[name]), int(row[f"true_{name}"])) for name in columns}
+
+
+def nodes(conn: Connection, node_id: int | None = None) -> dict[int, Figures]:
+    """Return the figures of every node row, or of one, by node id."""
+    result = NODES.run(conn) if node_id is None else NODE.run(conn, node_id=node_id)
+    return {int(row["node_id"]): _figures(row, NODE_COLUMNS) for row in result.mappings()}
+
+
+def claims(conn: Connection, uuid: str | None = None) -> dict[str, Figures]:
+    """Return the figures of every unfolded claim, or of one, by uuid."""
+    result = CLAIMS.run(conn) if uuid is None else CLAIM.run(conn, uuid=uuid)
+    return {str(row["uuid"]): _figures(row, CLAIM_COLUMNS) for row in result.mappings()}
+
+
+def lock_claim(conn: Connection, uuid: str) -> str | None:
+    """Lock an unfolded claim's row; None when it is folded or gone."""
+    row = LOCK_CLAIM.run(conn, uuid=uuid).first()
+    return None if row is None else str(row.uuid)
+
+
+def cluster(conn: Connection) -> Figures:
+    """Return the figures of the cluster's row."""
+    return _figures(CLUSTER.run(conn).mappings().one(), CLUSTER_COLUMNS)
+
+
+def differs(figures: Figures) -> bool:
+    """Return whether any stored figure differs from the truth."""
+    return any(stored != true for stored, true in figures.values())

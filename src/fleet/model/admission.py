@@ -1,0 +1,85 @@
+"""What one try to admit answered: a value, never an exception. "Refused" and "failed" are different things."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fleet.model.resources import Amounts, DimensionFigure
+
+
+class Stage(StrEnum):
+    """The guard that said no, in the order in which the guards stand."""
+
+    NODE = "node"
+    GPU = "gpu"
+    CLAIM = "claim"
+    CLUSTER = "cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The charge is committed. `payer` is a claim's uuid, or None when the cluster pays.
+
+    `over_claim` lists the dimensions in which the payer's claim is now over its limit (advisory mode).
+    """
+
+    node_id: int
+    payer: str | None = None
+    over_claim: tuple[DimensionFigure, ...] = ()
+    unguarded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyPlaced:
+    """The instance holds its charge already: the answer of the first try stands."""
+
+    node_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A guard matched no row. The figures were read after the rollback and may differ from what the guard saw."""
+
+    node_id: int
+    failing_stage: Stage
+    figures: tuple[DimensionFigure, ...] = ()
+    state: str = ""
+    scheduling: str = ""
+    sample_age_seconds: float | None = None
+    ineligible: str = ""
+
+    @property
+    def demand_only(self) -> bool:
+        """Whether only the demand clause refused: every real dimension had room and the node was eligible."""
+        over = [figure.dimension for figure in self.figures if figure.exceeded]
+        return self.failing_stage is Stage.NODE and not self.ineligible and over == ["demand"]
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """The node's row was locked by another transaction: says nothing about room."""
+
+    node_id: int
+
+
+AdmissionOutcome = Admitted | AlreadyPlaced | Refused | Busy
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """The ledger row of one instance on one node. Times are database microseconds, UTC.
+
+    `settled_at_us` None: a draft, the node has not proved the domain's presence. `payer` None: the cluster pays, or the
+    charge is an incoming one, which nobody pays until it settles.
+    """
+
+    charge_id: int
+    instance_uuid: str
+    namespace: str
+    node_id: int
+    role: str
+    payer: str | None
+    amounts: Amounts
+    placed_at_us: int
+    settled_at_us: int | None

@@ -1,0 +1,96 @@
+"""One tree of errors. Each has a stable `code` (API: never renamed) and a sentence that says what would help.
+
+Expected outcomes of placing (no room, busy) are values, see `fleet.model.decision` and `fleet.model.admission`;
+these exceptions are for requests that cannot be carried out and for services that cannot be reached.
+HTTP statuses belong to one place only, `fleet.api.problems`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class FleetError(Exception):
+    """Base of all errors of the product. `detail` is a sentence; `extra` holds JSON figures for programs."""
+
+    code: ClassVar[str] = "internal_error"
+
+    def __init__(self, detail: str, **extra: Any) -> None:  # noqa: ANN401
+        """Keep the sentence and its figures."""
+        super().__init__(detail)
+        self.detail = detail
+        self.extra = extra
+
+
+class InvalidRequest(FleetError):
+    """The body or a parameter breaks a rule; `extra["errors"]` lists every problem with its field."""
+
+    code = "invalid_request"
+
+    def __init__(self, detail: str, errors: list[dict[str, str]] | None = None, **extra: Any) -> None:  # noqa: ANN401
+        """Keep all problems: `[{"field": …, "message": …}]`."""
+        super().__init__(detail, errors=errors or [], **extra)
+
+
+class NotSupported(InvalidRequest):
+    """A known field whose feature is not there yet. Never silently ignored."""
+
+    code = "not_supported"
+
+
+class Unauthenticated(FleetError):
+    """No token, a bad one, an expired one, or a wrong key; the answer never says which namespace exists."""
+
+    code = "unauthenticated"
+
+
+class Forbidden(FleetError):
+    """The caller may never use this verb."""
+
+    code = "forbidden"
+
+
+class NotFound(FleetError):
+    """No such object, or another namespace's: the same words for both."""
+
+    code = "not_found"
+
+
+class NodeNotFound(FleetError):
+    """A request names a node that is not registered."""
+
+    code = "node_not_found"
+
+
+class Conflict(FleetError):
+    """The object's state forbids the verb; the sentence says which state."""
+
+    code = "conflict"
+
+
+class IdempotencyMismatch(FleetError):
+    """The same idempotency key came with another body."""
+
+    code = "idempotency_mismatch"
+
+
+class RequestInProgress(Conflict):
+    """The first request with this idempotency key has not ended yet; retry after a second."""
+
+
+class DatabaseUnavailable(FleetError):
+    """The ledger could not be reached or did not answer in time. Nothing is known about room: retry."""
+
+    code = "database_unavailable"
+
+
+class QueueUnavailable(FleetError):
+    """Redis could not be reached. Accepted work is safe: the sweeper wakes it."""
+
+    code = "queue_unavailable"
+
+
+class BrokenPromise(FleetError):
+    """A law of the product does not hold (a negative counter, two rows where one is promised): a bug, stop."""
+
+    code = "broken_promise"
