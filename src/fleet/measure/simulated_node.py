@@ -45,13 +45,10 @@ class SimulatedNode:
     def registration(self) -> dict[str, Any]:
         """The body that registers this node."""
         body: dict[str, Any] = {"name": self.name, "backend": "simulated", "arch": self.arch}
-        optional = {
-            "labels": dict(self.labels),
-            "region": self.region,
-            "sleepy_pool": self.sleepy_pool,
-            "max_instances": self.max_instances,
-        }
-        return body | {name: value for name, value in optional.items() if value not in ({}, "", False, None)}
+        body |= {"labels": dict(self.labels)} if self.labels else {}
+        body |= {"region": self.region} if self.region else {}
+        body |= {"sleepy_pool": True} if self.sleepy_pool else {}
+        return body | ({"max_instances": self.max_instances} if self.max_instances is not None else {})
 
     @property
     def vcpus_max(self) -> int:

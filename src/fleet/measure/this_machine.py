@@ -95,8 +95,8 @@ def parse_cpu_list(text: str) -> list[int]:
     cpus: list[int] = []
     for part in text.strip().split(","):
         span, _, stride = part.partition(":")
-        first, _, last = span.partition("-")
-        low, high = int(first), int(last or first)
+        first, dash, last = span.partition("-")
+        low, high = int(first), int(last if dash else first)
         used, every = (int(number) for number in stride.split("/")) if stride else (1, 1)
         if not 0 <= low <= high < CPUS_MAX or not 1 <= used <= every:
             raise ValueError(f"{part!r} is no range of processors")
