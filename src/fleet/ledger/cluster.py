@@ -1,0 +1,53 @@
+"""The cluster's row as readers see it: what counts, what is claimed, what is used outside claims."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fleet.ledger.database import Database, Sql
+from fleet.model.errors import BrokenPromise
+from fleet.model.resources import CLUSTER_DIMENSIONS
+
+READ = Sql("SELECT * FROM cluster_capacity WHERE id = 1")
+OPERATION_COUNTS = Sql("SELECT kind, state, COUNT(*) AS operations FROM operations GROUP BY kind, state")
+PING = Sql("SELECT {now} AS now_us")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterView:
+    """Amounts by dimension; a total of None is unlimited, because a counted node has no limit there."""
+
+    total: dict[str, int | None]
+    claimed: dict[str, int]
+    unclaimed_used: dict[str, int]
+    overage: dict[str, int]
+    counted_nodes: int
+    updated_at_us: int
+
+
+def view(db: Database) -> ClusterView:
+    """Return the cluster's row."""
+    with db.read() as conn:
+        row = READ.run(conn).mappings().first()
+    if row is None:
+        raise BrokenPromise("the row of cluster_capacity is missing; `fleet ctl migrate-db` makes it")
+    return ClusterView(
+        total={name: None if row[f"unlimited_{name}"] else row[f"total_{name}"] for name in CLUSTER_DIMENSIONS},
+        claimed={name: row[f"claimed_{name}"] for name in CLUSTER_DIMENSIONS},
+        unclaimed_used={name: row[f"unclaimed_used_{name}"] for name in CLUSTER_DIMENSIONS},
+        overage={name: row[f"overage_{name}"] for name in CLUSTER_DIMENSIONS},
+        counted_nodes=row["counted_nodes"],
+        updated_at_us=row["updated_at"],
+    )
+
+
+def operation_counts(db: Database) -> dict[tuple[str, str], int]:
+    """Return how many operations there are by (kind, state)."""
+    with db.read() as conn:
+        return {(row.kind, row.state): int(row.operations) for row in OPERATION_COUNTS.run(conn)}
+
+
+def now_us(db: Database) -> int:
+    """Return the database's time: proof that it answers."""
+    with db.read() as conn:
+        return int(PING.run(conn).scalar_one())

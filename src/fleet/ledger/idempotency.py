@@ -1,0 +1,72 @@
+"""Idempotency keys: a row in the transaction of the change it names, so that a retry gets the first answer.
+
+Only successes are kept, for a day. A key belongs to the namespace of its caller.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+
+from fleet.ledger.database import Database, Sql
+
+KEPT_SECONDS = 86_400
+FIND = Sql(f"""
+    SELECT digest, status, answer FROM idempotency_keys
+    WHERE namespace = :namespace AND idempotency_key = :key AND created_at > {{now}} - {KEPT_SECONDS * 1_000_000}
+""")  # noqa: S608  # a constant of this module
+FORGET_OLD = Sql(f"""
+    DELETE FROM idempotency_keys
+    WHERE namespace = :namespace AND idempotency_key = :key AND created_at <= {{now}} - {KEPT_SECONDS * 1_000_000}
+""")  # noqa: S608  # a constant of this module
+INSERT = Sql("""
+    INSERT INTO idempotency_keys (namespace, idempotency_key, digest, status, answer, created_at)
+    VALUES (:namespace, :key, :digest, :status, :answer, {now})
+""")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keyed:
+    """A caller's key with the digest of what it came with; `status` is what a success is answered with."""
+
+    namespace: str
+    key: str
+    digest: str
+    status: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptAnswer:
+    """What was answered the first time."""
+
+    digest: str
+    status: int
+    answer: Mapping[str, Any]
+
+
+def find(db: Database, namespace: str, key: str) -> KeptAnswer | None:
+    """Return the answer that stands for a key."""
+    with db.read() as conn:
+        row = FIND.run(conn, namespace=namespace, key=key).mappings().first()
+    if row is None:
+        return None
+    return KeptAnswer(digest=row["digest"], status=row["status"], answer=json.loads(row["answer"]))
+
+
+def keep(conn: Connection, keyed: Keyed | None, answer: Mapping[str, Any]) -> None:
+    """Write the key and its answer inside the caller's transaction; a key in use raises the driver's IntegrityError."""
+    if keyed is None:
+        return
+    FORGET_OLD.run(conn, namespace=keyed.namespace, key=keyed.key)
+    INSERT.run(
+        conn,
+        namespace=keyed.namespace,
+        key=keyed.key,
+        digest=keyed.digest,
+        status=keyed.status,
+        answer=json.dumps(dict(answer), separators=(",", ":")),
+    )

@@ -1,0 +1,166 @@
+"""Instances as they are stored: reading views, and the one way their state moves.
+
+Creation belongs to admission's transaction and the end of a life to the release of its charge; both live elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Connection
+
+from fleet.ledger.database import Database, Sql
+from fleet.model.lifecycle import LEGAL_INSTANCE, InstanceState
+
+ERROR_CHARACTERS_MAX = 2000
+COLUMNS = """
+    i.uuid, i.namespace, i.name, i.cpus, i.memory_mb, i.disk_gb, i.image, i.request, i.state, i.node_id,
+    n.name AS node, i.placement_attempts, i.decision_id, i.error, i.created_at, i.updated_at
+"""
+GET = Sql(f"SELECT {COLUMNS} FROM instances i LEFT JOIN nodes n ON n.id = i.node_id WHERE i.uuid = :uuid")  # noqa: S608
+CONDITIONS: Mapping[str, str] = {
+    "namespace": "i.namespace = :namespace",
+    "node": "n.name = :node",
+    "state": "i.state = :state",
+    "name": "i.name = :name",
+    "live": "i.state <> 'deleted'",
+    "cursor": "(i.created_at < :at OR (i.created_at = :at AND i.uuid < :uuid))",
+}
+COUNTS = Sql("SELECT state, COUNT(*) AS instances FROM instances GROUP BY state")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceView:
+    """One instance; `request` is the body it was made from, times are database microseconds. `node` None: nowhere."""
+
+    uuid: str
+    namespace: str
+    name: str
+    cpus: int
+    memory_mb: int
+    disk_gb: int
+    image: str
+    request: Mapping[str, Any]
+    state: InstanceState
+    node_id: int | None
+    node: str | None
+    placement_attempts: int
+    decision_id: str | None
+    error: str | None
+    created_at_us: int
+    updated_at_us: int
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """The tags it was made with."""
+        tags: Mapping[str, str] = self.request.get("tags") or {}
+        return tags
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a listing by age goes on: after the row made at `at_us` with this uuid."""
+
+    at_us: int
+    uuid: str
+
+
+def get(db: Database, uuid: str) -> InstanceView | None:
+    """Return one instance, deleted ones too."""
+    with db.read() as conn:
+        return get_in(conn, uuid)
+
+
+def get_in(conn: Connection, uuid: str) -> InstanceView | None:
+    """Return one instance as the caller's transaction sees it."""
+    row = GET.run(conn, uuid=uuid).mappings().first()
+    return None if row is None else _view(row)
+
+
+def listing(
+    db: Database,
+    namespace: str | None,
+    limit: int,
+    cursor: Position | None = None,
+    *,
+    state: InstanceState | None = None,
+    node: str | None = None,
+    name: str | None = None,
+) -> list[InstanceView]:
+    """Return instances, youngest first; `namespace` None: of all. Deleted ones only when their state is asked for."""
+    given: dict[str, Any] = {"namespace": namespace, "node": node, "state": state, "name": name, "cursor": cursor}
+    used = tuple(key for key, value in given.items() if value is not None)
+    statement = _statement(used if state is not None else (*used, "live"))
+    binds: dict[str, Any] = {key: given[key] for key in used if key != "cursor"}
+    if cursor is not None:
+        binds |= {"at": cursor.at_us, "uuid": cursor.uuid}
+    with db.read() as conn:
+        return [_view(row) for row in statement.run(conn, binds, limit=limit).mappings()]
+
+
+def counts(db: Database) -> dict[str, int]:
+    """Return how many instances there are in each state that occurs."""
+    with db.read() as conn:
+        return {row.state: int(row.instances) for row in COUNTS.run(conn)}
+
+
+def move_state(
+    conn: Connection,
+    uuid: str,
+    from_states: Collection[InstanceState],
+    to_state: InstanceState,
+    *,
+    error: str | None = None,
+) -> bool:
+    """Move an instance along the table of states, inside the caller's transaction; False when it stands elsewhere.
+
+    `error` is kept with the instance; None clears it.
+    """
+    illegal = [state.value for state in from_states if to_state not in LEGAL_INSTANCE[state]]
+    assert not illegal, f"an instance never moves from {illegal} to {to_state}"
+    statement = _move_statement(tuple(sorted(state.value for state in from_states)))
+    text = None if error is None else error[:ERROR_CHARACTERS_MAX]
+    return statement.run(conn, uuid=uuid, to_state=to_state.value, error=text).rowcount == 1
+
+
+@cache
+def _move_statement(states: tuple[str, ...]) -> Sql:
+    allowed = ", ".join(f"'{state}'" for state in states)
+    return Sql(
+        "UPDATE instances SET state = :to_state, error = :error, updated_at = {now} "  # noqa: S608  # words of an enum
+        f"WHERE uuid = :uuid AND state IN ({allowed})"
+    )
+
+
+@cache
+def _statement(conditions: tuple[str, ...]) -> Sql:
+    where = " AND ".join(CONDITIONS[name] for name in conditions)
+    return Sql(
+        f"SELECT {COLUMNS} FROM instances i LEFT JOIN nodes n ON n.id = i.node_id "  # noqa: S608  # constants
+        f"WHERE {where} ORDER BY i.created_at DESC, i.uuid DESC LIMIT :limit"
+    )
+
+
+def _view(row: Any) -> InstanceView:
+    return InstanceView(
+        uuid=row["uuid"],
+        namespace=row["namespace"],
+        name=row["name"],
+        cpus=row["cpus"],
+        memory_mb=row["memory_mb"],
+        disk_gb=row["disk_gb"],
+        image=row["image"],
+        request=json.loads(row["request"]),
+        state=InstanceState(row["state"]),
+        node_id=row["node_id"],
+        node=row["node"],
+        placement_attempts=row["placement_attempts"],
+        decision_id=row["decision_id"],
+        error=row["error"],
+        created_at_us=row["created_at"],
+        updated_at_us=row["updated_at"],
+    )

@@ -1,0 +1,216 @@
+"""Nodes as they are registered, and the views that readers get: node, last sample and ledger row in one.
+
+Registering touches what an operator declares and nothing else: never a charge, the scheduling intent or a sample's age.
+State, scheduling and samples are written where the ledger row is locked first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
+
+from fleet.ledger import events, idempotency
+from fleet.ledger.database import Database, Sql, decimal_of
+from fleet.ledger.idempotency import Keyed
+from fleet.model.node import NodeState, Scheduling
+from fleet.model.resources import Amounts, Limits
+
+DECLARED = ("labels", "region", "arch", "backend", "sleepy_pool", "max_instances", "gpu_kind")
+"""What registration declares; everything else about a node is measured or an operator's later word."""
+
+DEFAULTS: Mapping[str, Any] = {
+    "labels": {},
+    "region": "",
+    "arch": "",
+    "backend": "",
+    "sleepy_pool": False,
+    "max_instances": None,
+    "gpu_kind": "",
+}
+
+LOCK = Sql("SELECT id, state FROM nodes WHERE name = :name {for_update}")
+INSERT = Sql("""
+    INSERT INTO nodes (name, labels, region, arch, backend, sleepy_pool, max_instances, gpu_kind, state, scheduling,
+        registered_at, updated_at)
+    VALUES (:name, :labels, :region, :arch, :backend, :sleepy_pool, :max_instances, :gpu_kind, 'created', 'enabled',
+        {now}, {now})
+""")
+UPDATE = {name: Sql(f"UPDATE nodes SET {name} = :value, updated_at = {{now}} WHERE id = :id") for name in DECLARED}  # noqa: S608
+# A removed node that is registered again starts anew: its limits come with its first sample.
+REVIVE_ROW = Sql("""
+    UPDATE scheduler_node_capacity SET state = 'created', scheduling = 'enabled', generation = generation + 1,
+        updated_at = {now}
+    WHERE node_id IN (SELECT id FROM nodes WHERE name = :name AND state = 'deleted')
+""")
+REVIVE = Sql("""
+    UPDATE nodes SET state = 'created', scheduling = 'enabled', registered_at = {now}, updated_at = {now}
+    WHERE id = :id AND state = 'deleted'
+""")
+VIEW = """
+    SELECT n.id, n.name, n.labels, n.region, n.arch, n.backend, n.sleepy_pool, n.max_instances, n.gpu_kind, n.state,
+        n.scheduling, n.registered_at, m.metrics, m.failed, m.sample_at, {now} - m.sample_at AS sample_age_us,
+        c.node_id AS sized, c.limit_cpus, c.limit_memory_mb, c.limit_disk_gb, c.limit_instances,
+        c.used_cpus, c.used_memory_mb, c.used_disk_gb, c.used_instances, c.pending_memory_mb, c.pending_disk_gb,
+        c.expected_demand, c.counted
+    FROM nodes n LEFT JOIN node_metrics m ON m.node_id = n.id LEFT JOIN scheduler_node_capacity c ON c.node_id = n.id
+"""
+GET = Sql(f"{VIEW} WHERE n.name = :name")
+LIST = Sql(f"{VIEW} WHERE n.state <> 'deleted' AND n.name > :after ORDER BY n.name LIMIT :limit")
+COUNTS = Sql("SELECT state, scheduling, COUNT(*) AS nodes FROM nodes GROUP BY state, scheduling")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeIn:
+    """A registration: the name, and of what may be declared only the fields that were given."""
+
+    name: str
+    declared: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerRow:
+    """A node's ledger row as readers see it."""
+
+    limits: Limits
+    used: Amounts
+    pending_memory_mb: int
+    pending_disk_gb: int
+    expected_demand: Decimal
+    counted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """One node. `sample_at_us` None: no sample yet; `row` None: the ledger has not sized it."""
+
+    node_id: int
+    name: str
+    labels: Mapping[str, str]
+    region: str
+    arch: str
+    backend: str
+    sleepy_pool: bool
+    max_instances: int | None
+    gpu_kind: str
+    state: NodeState
+    scheduling: Scheduling
+    registered_at_us: int
+    sample_at_us: int | None
+    sample_age_seconds: Decimal | None
+    metrics: Mapping[str, Any]
+    failed: Mapping[str, str]
+    row: LedgerRow | None
+
+
+def get(db: Database, name: str, *, deleted: bool = False) -> NodeView | None:
+    """Return one node; a removed one only when `deleted` is asked for."""
+    with db.read() as conn:
+        row = GET.run(conn, name=name).mappings().first()
+    if row is None or (row["state"] == NodeState.DELETED and not deleted):
+        return None
+    return _view(row)
+
+
+def listing(db: Database, limit: int, after: str = "") -> list[NodeView]:
+    """Return nodes that are not removed by name, from after `after` on."""
+    with db.read() as conn:
+        return [_view(row) for row in LIST.run(conn, limit=limit, after=after).mappings()]
+
+
+def counts(db: Database) -> dict[tuple[str, str], int]:
+    """Return how many nodes there are by (state, scheduling)."""
+    with db.read() as conn:
+        return {(row.state, row.scheduling): int(row.nodes) for row in COUNTS.run(conn)}
+
+
+def register(db: Database, node: NodeIn, keyed: Keyed | None = None) -> tuple[NodeView, bool]:
+    """Register a node, or set the given fields of a registered one; the second value says whether it is new."""
+    unknown = set(node.declared) - set(DECLARED)
+    assert not unknown, f"registration cannot declare {sorted(unknown)}"
+
+    def work(conn: Connection) -> tuple[NodeView, bool]:
+        # Who locks a ledger row and a node's row takes the ledger row first, as every writer of both does.
+        REVIVE_ROW.run(conn, name=node.name)
+        row = LOCK.run(conn, name=node.name).first()
+        fresh = row is None or row.state == NodeState.DELETED
+        if row is None:
+            INSERT.run(conn, name=node.name, **_stored({**DEFAULTS, **node.declared}))
+        else:
+            REVIVE.run(conn, id=row.id)
+            _set(conn, row.id, {**(DEFAULTS if fresh else {}), **node.declared})
+        message = "node registered" if fresh else "node updated"
+        events.record(conn, "node", node.name, message, {"declared": dict(node.declared)})
+        view = _view(GET.run(conn, name=node.name).mappings().one())
+        idempotency.keep(conn, keyed, {"name": node.name})
+        return view, fresh
+
+    try:
+        return db.unit(work)
+    except IntegrityError:
+        # Two first registrations at once, or two requests with one key: the other one is there now.
+        if keyed is not None and idempotency.find(db, keyed.namespace, keyed.key) is not None:
+            raise
+        return db.unit(work)
+
+
+def update(db: Database, name: str, declared: Mapping[str, Any]) -> NodeView | None:
+    """Set what is declared of a registered node; None when there is none."""
+
+    def work(conn: Connection) -> bool:
+        row = LOCK.run(conn, name=name).first()
+        if row is None or row.state == NodeState.DELETED:
+            return False
+        _set(conn, row.id, declared)
+        events.record(conn, "node", name, "node updated", {"declared": dict(declared)})
+        return True
+
+    return get(db, name) if db.unit(work) else None
+
+
+def _set(conn: Connection, node_id: int, declared: Mapping[str, Any]) -> None:
+    for name, value in _stored(declared).items():
+        UPDATE[name].run(conn, id=node_id, value=value)
+
+
+def _stored(declared: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: json.dumps(value) if name == "labels" else value for name, value in declared.items()}
+
+
+def _view(row: Any) -> NodeView:
+    age = row["sample_age_us"]
+    return NodeView(
+        node_id=row["id"],
+        name=row["name"],
+        labels=json.loads(row["labels"]),
+        region=row["region"],
+        arch=row["arch"],
+        backend=row["backend"],
+        sleepy_pool=bool(row["sleepy_pool"]),
+        max_instances=row["max_instances"],
+        gpu_kind=row["gpu_kind"],
+        state=NodeState(row["state"]),
+        scheduling=Scheduling(row["scheduling"]),
+        registered_at_us=row["registered_at"],
+        sample_at_us=row["sample_at"],
+        sample_age_seconds=None if age is None else (Decimal(age) / 1_000_000).quantize(Decimal("0.001")),
+        metrics=json.loads(row["metrics"]) if row["metrics"] else {},
+        failed=json.loads(row["failed"]) if row["failed"] else {},
+        row=None if row["sized"] is None else _ledger_row(row),
+    )
+
+
+def _ledger_row(row: Any) -> LedgerRow:
+    return LedgerRow(
+        limits=Limits(row["limit_cpus"], row["limit_memory_mb"], row["limit_disk_gb"], row["limit_instances"]),
+        used=Amounts(row["used_cpus"], row["used_memory_mb"], row["used_disk_gb"], row["used_instances"]),
+        pending_memory_mb=row["pending_memory_mb"],
+        pending_disk_gb=row["pending_disk_gb"],
+        expected_demand=decimal_of(row["expected_demand"]) or Decimal(0),
+        counted=bool(row["counted"]),
+    )
