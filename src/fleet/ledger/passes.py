@@ -1,0 +1,48 @@
+"""The reconciler's passes as they are remembered: events of the cluster, so that a new leader goes on where one ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from fleet.ledger import events
+from fleet.ledger.database import Database, Sql
+
+OBJECT_TYPE: Final = "cluster"
+OBJECT_ID: Final = "reconciler"
+ENDED: Final = "reconcile pass ended"
+FAILED: Final = "reconcile pass failed"
+
+_LAST = Sql("""
+    SELECT at, {now} - at AS age_us, payload FROM events
+    WHERE object_type = :object_type AND object_id = :object_id AND message = :message ORDER BY id DESC LIMIT 1
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class LastPass:
+    """The last pass that ended well: when, by the database's clock, and how old that is now."""
+
+    at_us: int
+    age_seconds: float
+    payload: str
+
+
+def record_ended(conn: Connection, payload: Mapping[str, Any]) -> None:
+    """Remember a pass that ended well."""
+    events.record(conn, OBJECT_TYPE, OBJECT_ID, ENDED, payload)
+
+
+def record_failed(conn: Connection, payload: Mapping[str, Any]) -> None:
+    """Remember a pass that did not."""
+    events.record(conn, OBJECT_TYPE, OBJECT_ID, FAILED, payload, level="error")
+
+
+def last(db: Database) -> LastPass | None:
+    """The last pass that ended well; None when there was none."""
+    with db.read() as conn:
+        row = _LAST.run(conn, object_type=OBJECT_TYPE, object_id=OBJECT_ID, message=ENDED).first()
+    return None if row is None else LastPass(int(row.at), row.age_us / 1_000_000, str(row.payload))
