@@ -368,6 +368,8 @@ def _mariadb_template(program: Program) -> Path:
             f"--datadir={folder / 'data'}",
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
+            # A minimal machine cannot look its own name up, and nothing here needs it.
+            "--force",
             "--skip-name-resolve",
             *MARIADB_OPTIONS[1:4],
         ],

@@ -144,7 +144,12 @@ def test_servers_end_with_the_process_that_started_them(
         [sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.DEVNULL, env=environment
     ) as starter:
         noted = tmp_path / "pids"
-        wait_until(lambda: noted.exists() and noted.read_text().endswith("\n"), seconds=30, what="both servers run")
+        wait_until(
+            lambda: starter.poll() is not None or (noted.exists() and noted.read_text().endswith("\n")),
+            seconds=30,
+            what="both servers run",
+        )
+        assert noted.exists(), f"the starter ended with {starter.returncode}"
         starter.send_signal(how)
     pids = [int(word) for word in noted.read_text().split()]
 
