@@ -1,0 +1,1 @@
+"""The command line: `fleet`, and what `./dev` starts."""

@@ -1,0 +1,220 @@
+"""The demo's story: a burst from concurrent clients onto twelve nodes, one placement and one refusal explained, proofs.
+
+Promise: it ends well only when nothing was oversold, lost or stuck and the ledger's own verification agrees.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from fleet.cli import books
+from fleet.cli.caller import Answer, Caller, Session
+
+NAMESPACE: Final = "demo"
+CLIENTS: Final = 16
+CREATES: Final = 240
+SETTLE_SECONDS_MAX: Final = 40.0
+SEED: Final = 2026
+CORDONED: Final = "sim-11"
+BAR_WIDTH: Final = 18
+NODES_NAMED: Final = 3
+CONFLICT: Final = 409
+
+# cpus, memory, disk: small and common ones, some that want memory or disk more than processors.
+SIZES: Final = ((1, 2048, 10), (2, 4096, 20), (4, 8192, 40), (8, 16384, 80), (2, 24576, 20), (2, 4096, 200))
+SIMULATED: Final[tuple[Mapping[str, Any], ...]] = tuple(
+    {
+        "name": f"sim-{number:02d}",
+        "cpu_threads": threads,
+        "memory_mb": memory_gb * 1024,
+        "disk_gb": disk_gb,
+        "labels": {"kind": "simulated", "rack": rack},
+    }
+    for number, (threads, memory_gb, disk_gb, rack) in enumerate(
+        [
+            *itertools.repeat((16, 64, 500, "a"), 4),
+            *itertools.repeat((32, 128, 1000, "b"), 3),
+            *itertools.repeat((8, 32, 1000, "c"), 3),
+            (64, 256, 2000, "c"),
+        ],
+        start=1,
+    )
+)
+
+
+@dataclass(slots=True)
+class Burst:
+    """What the burst was answered."""
+
+    placed: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    refused: list[Mapping[str, Any]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    held: dict[str, list[int]] = field(default_factory=dict)
+    seconds: float = 0.0
+    repeats: int = 0
+
+
+def run_demo(session: Session, console: Console) -> bool:
+    """Tell the whole story; whether it ended well."""
+    caller = session.caller()
+    made = caller.call("POST", "/auth/namespaces", {"name": NAMESPACE})
+    assert made.ok or made.status == CONFLICT, made.sentence()
+    # One node is under repair, so that a refusal has more than one reason to give.
+    caller.must("POST", f"/nodes/{CORDONED}/cordon")
+    with _progress(console) as progress:
+        burst = _burst(session, progress)
+        stuck = _settle(caller, progress)
+    _explain_placement(caller, burst, console)
+    refusal = _explain_refusal(caller, burst, console)
+    nodes = books.read_nodes(caller)
+    faults = [
+        *books.oversold(nodes, burst.held),
+        *books.lost(books.instances_of(caller, NAMESPACE), standing=burst.placed),
+        *stuck,
+        *burst.problems,
+    ]
+    differences = books.differences(caller)
+    if not refusal:
+        faults.append("nothing was refused, so no refusal could be explained")
+    _summary(burst, nodes, console, stuck=stuck, faults=faults, differences=differences)
+    caller.close()
+    return not faults and not differences
+
+
+def _burst(session: Session, progress: Progress) -> Burst:
+    draw = random.Random(SEED)
+    asks = [SIZES[draw.randrange(len(SIZES))] for _ in range(CREATES)]
+    bar = progress.add_task(f"{CREATES} creates, {CLIENTS} clients", total=CREATES)
+    burst = Burst()
+    started = time.monotonic()
+
+    def client(number: int) -> list[tuple[int, Answer]]:
+        caller = session.caller()
+        answers = []
+        for index in range(number, CREATES, CLIENTS):
+            cpus, memory_mb, disk_gb = asks[index]
+            body = {"name": f"web-{index:03d}", "namespace": NAMESPACE, "cpus": cpus, "memory_mb": memory_mb}
+            answer = caller.call("POST", "/instances", {**body, "disk_gb": disk_gb}, key=f"demo-{index}")
+            answers.append((index, answer))
+            progress.advance(bar)
+        caller.close()
+        return answers
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        for index, answer in itertools.chain.from_iterable(pool.map(client, range(CLIENTS))):
+            _note(burst, asks[index], answer)
+    burst.seconds = time.monotonic() - started
+    return burst
+
+
+def _note(burst: Burst, ask: Sequence[int], answer: Answer) -> None:
+    burst.repeats += answer.repeats
+    if answer.ok:
+        burst.placed[answer.body["uuid"]] = answer.body
+        before = burst.held.get(answer.body["node"], (0, 0, 0))
+        burst.held[answer.body["node"]] = [one + more for one, more in zip(before, ask, strict=True)]
+    elif isinstance(answer.body, dict) and answer.body.get("code") == "out_of_capacity":
+        burst.refused.append(answer.body)
+    else:
+        burst.problems.append(f"a create was answered {answer.sentence()}")
+
+
+def _settle(caller: Caller, progress: Progress) -> list[str]:
+    first = books.open_operations(caller)
+    bar = progress.add_task("create jobs on the nodes", total=max(first, 1))
+    stuck = books.settle(
+        caller, SETTLE_SECONDS_MAX, lambda left: progress.update(bar, completed=max(0, max(first, 1) - left))
+    )
+    progress.update(bar, completed=max(first, 1))
+    return stuck
+
+
+def _explain_placement(caller: Caller, burst: Burst, console: Console) -> None:
+    if not burst.placed:
+        return
+    answer = list(burst.placed.values())[-1]
+    decision = caller.get(f"/decisions/{answer['decision_id']}")
+    console.print(f"\n[bold]One placement[/]: instance {answer['uuid']} went to [green]{answer['node']}[/]")
+    console.print(f"  {decision['summary']}", highlight=False, soft_wrap=True)
+    show_stages(decision, console)
+
+
+def _explain_refusal(caller: Caller, burst: Burst, console: Console) -> bool:
+    if not burst.refused:
+        return False
+    refusal = burst.refused[-1]
+    console.print("\n[bold]One refusal[/]: HTTP 507 " + str(refusal["code"]))
+    console.print(f"  [yellow]{refusal['detail']}[/]", highlight=False, soft_wrap=True)
+    if refusal.get("decision_id"):
+        show_stages(caller.get(f"/decisions/{refusal['decision_id']}"), console)
+    return True
+
+
+def show_stages(decision: Mapping[str, Any], console: Console) -> None:
+    """A line for every stage that dropped nodes, with the figures of some of them."""
+    stages = decision.get("stages") or decision.get("record", {}).get("stages", [])
+    for stage in stages:
+        dropped: Mapping[str, Mapping[str, Any]] = stage.get("dropped") or {}
+        for name, why in list(dropped.items())[:NODES_NAMED]:
+            figures = ", ".join(f"{key} {value}" for key, value in why.items() if key != "reason")
+            console.print(f"    {stage['name']}: {name} {why.get('reason', '')} {figures}", highlight=False)
+        if len(dropped) > NODES_NAMED:
+            console.print(f"    {stage['name']}: and {len(dropped) - NODES_NAMED} more nodes", highlight=False)
+
+
+def _summary(
+    burst: Burst,
+    nodes: Sequence[books.NodeBooks],
+    console: Console,
+    *,
+    stuck: Sequence[str],
+    faults: Sequence[str],
+    differences: Sequence[Any],
+) -> None:
+    placed_on = Counter(answer["node"] for answer in burst.placed.values())
+    table = Table(title="\nNodes: committed of the limit", title_justify="left")
+    for heading in ("node", "instances", "CPUs", "memory, GiB", "disk, GB"):
+        table.add_column(heading, justify="right" if heading == "instances" else "left")
+    for node in nodes:
+        cells = [_bar(node, name, unit) for name, unit in (("cpus", 1), ("memory_mb", 1024), ("disk_gb", 1))]
+        note = "" if node.scheduling == "enabled" else f" ({node.scheduling})"
+        table.add_row(node.name + note, str(placed_on[node.name]), *cells)
+    console.print(table)
+    over = [fault for fault in faults if "oversold" in fault]
+    missing = [fault for fault in faults if fault.startswith("instance ")]
+    rate = (len(burst.placed) + len(burst.refused)) / burst.seconds if burst.seconds else 0.0
+    console.print(
+        f"placed {len(burst.placed)}, refused {len(burst.refused)}, oversold {len(over)}, lost {len(missing)}, "
+        f"stuck {len(stuck)}, ledger differences {len(differences)}; "
+        f"{burst.seconds:.1f} s for the burst, {rate:.0f} creates a second, {burst.repeats} asked to come again",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for fault in [*faults, *(f"the ledger differs: {difference}" for difference in differences)][:10]:
+        console.print(f"[red]{fault}[/]", highlight=False, soft_wrap=True)
+
+
+def _bar(node: books.NodeBooks, dimension: str, unit: int) -> str:
+    used, limit = node.used[dimension] // unit, node.limits[dimension]
+    if limit is None:
+        return f"{used} of unlimited"
+    total = limit // unit
+    filled = min(BAR_WIDTH, round(BAR_WIDTH * node.used[dimension] / limit)) if limit else 0
+    return f"{'█' * filled}{'░' * (BAR_WIDTH - filled)} {used}/{total}"
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description:<26}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
+    )

@@ -1,0 +1,135 @@
+"""`./dev demo` and `./dev run`: the embedded control plane, for a story that ends or for as long as it is wanted."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Final, NoReturn
+
+import typer
+from rich.console import Console
+
+from fleet.cli.caller import Unexpected, Unreachable
+from fleet.cli.control_plane import ControlPlane, Plan, default_state, free_port
+from fleet.cli.demo import SIMULATED, run_demo
+from fleet.cli.processes import StartFailed
+
+PORT: Final = 13000
+WATCH_SECONDS: Final = 0.5
+INTERRUPTED: Final = 130
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="The control plane on this machine.")
+console = Console(highlight=False)
+
+
+class Stopped(Exception):
+    """SIGTERM or Ctrl-C came."""
+
+
+@app.command()
+def demo(
+    state: Annotated[Path | None, typer.Option(help="Folder for its files; emptied first")] = None,
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0: a free one")] = 0,
+    database_url: Annotated[str, typer.Option(help="A real, empty database in place of SQLite")] = "",
+    redis_url: Annotated[str, typer.Option(help="A real Redis in place of a private one")] = "",
+) -> None:
+    """Start everything, place a burst, explain, verify, stop."""
+    started = time.monotonic()
+    folder = state or default_state() / "demo"
+    _catch_signals()
+    good = False
+    try:
+        plan = _plan(folder, free_port(port), database_url, redis_url, reset=True)
+        console.print("[bold]Starting a control plane[/]: this machine as a node, and eleven simulated ones")
+        with ControlPlane(plan, _tell) as plane:
+            good = run_demo(plane.session(), console)
+    except Stopped:
+        _fail("stopped", INTERRUPTED)
+    except (StartFailed, Unexpected, Unreachable) as fault:
+        _fail(str(fault), 1)
+    verdict = "[green]all well[/]" if good else "[red]something is wrong, see above[/]"
+    console.print(f"{verdict}, {time.monotonic() - started:.0f} s in all; logs are in {folder / 'log'}", soft_wrap=True)
+    raise typer.Exit(0 if good else 1)
+
+
+@app.command()
+def run(
+    state: Annotated[Path | None, typer.Option(help="Folder for its files, kept between starts; default ./var")] = None,
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0: a free one")] = PORT,
+    database_url: Annotated[str, typer.Option(help="A real database in place of SQLite")] = "",
+    redis_url: Annotated[str, typer.Option(help="A real Redis in place of a private one")] = "",
+    reset_first: Annotated[bool, typer.Option("--reset", help="Forget what an earlier start kept")] = False,
+) -> None:
+    """Start everything and stay up until Ctrl-C or SIGTERM."""
+    folder = state or default_state()
+    _catch_signals()
+    try:
+        plan = _plan(folder, free_port(port), database_url, redis_url, reset=reset_first)
+        with ControlPlane(plan, _tell) as plane:
+            _welcome(plane)
+            while True:
+                time.sleep(WATCH_SECONDS)
+                plane.processes.check()
+    except Stopped:
+        console.print("stopped")
+    except (StartFailed, Unexpected, Unreachable) as fault:
+        _fail(str(fault), 1)
+
+
+def _plan(folder: Path, port: int, database_url: str, redis_url: str, *, reset: bool) -> Plan:
+    return Plan(
+        state=folder,
+        port=port,
+        database_url=database_url,
+        redis_url=redis_url,
+        simulated=SIMULATED,
+        reset=reset,
+    )
+
+
+def _welcome(plane: ControlPlane) -> None:
+    fleet = Path(sys.executable).with_name("fleet")
+    shown = f".venv/bin/{fleet.name}" if fleet == Path.cwd() / ".venv" / "bin" / "fleet" else str(fleet)
+    where = f"--url {plane.url} --admin-key-file {_short(plane.state / 'admin.key')}"
+    console.print(
+        f"\nThe web page:  [bold]{plane.url}/[/]   (the admin's key is in {_short(plane.state / 'admin.key')})"
+    )
+    console.print("Three commands to try, in another terminal:")
+    for words in (
+        "node list",
+        "instance create hello --cpus 2 --memory 4096 --disk 20 --wait",
+        "explain --cpus 200 --memory 4096",
+    ):
+        console.print(f"  {shown} {where} {words}", soft_wrap=True)
+    console.print("Ctrl-C stops everything; what was placed is kept.\n")
+
+
+def _short(path: Path) -> str:
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _tell(text: str) -> None:
+    console.print(f"  {text}", soft_wrap=True)
+
+
+def _catch_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _stop)
+
+
+def _stop(_number: int, _frame: object) -> None:
+    # Once is enough: a second one must not interrupt the stopping.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    raise Stopped
+
+
+def _fail(text: str, code: int) -> NoReturn:
+    console.print(f"[red]./dev:[/] {text}", soft_wrap=True)
+    raise typer.Exit(code)
+
+
+if __name__ == "__main__":
+    app()

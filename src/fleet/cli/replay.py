@@ -1,0 +1,290 @@
+"""`fleet replay NODES.csv TASKS.csv`: drive the real API with a recorded trace, and report what became of it."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import signal
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from fleet.cli import books, report
+from fleet.cli.caller import Caller, Session, Unexpected, Unreachable
+from fleet.cli.control_plane import ControlPlane, Plan, free_port
+from fleet.cli.openb import (
+    BadTrace,
+    TraceEvent,
+    TraceNode,
+    TraceTask,
+    events_of,
+    filling_arrivals,
+    read_nodes,
+    read_tasks,
+)
+from fleet.cli.processes import StartFailed
+from fleet.cli.replay_driver import Driver, Pace
+from fleet.cli.replay_samples import SamplePublisher
+from fleet.cli.replay_tally import Tally
+
+SETTLE_SECONDS_MAX: Final = 120.0
+NAMESPACE: Final = "replay"
+REFUSED, USAGE, UNREACHABLE = 1, 2, 3
+CONFLICT: Final = 409
+
+app = typer.Typer(add_completion=False, help="Drive the API with a recorded trace.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What to replay, onto what."""
+
+    nodes: Sequence[TraceNode]
+    tasks: Sequence[TraceTask]
+    events: Sequence[TraceEvent]
+    pace: Pace
+    config: Mapping[str, str]
+    shown: Mapping[str, Any]
+
+
+@app.command("replay")
+def replay_command(
+    nodes: Annotated[Path, typer.Argument(help="Machines: CSV with sn, cpu_milli, memory_mib (gpu, model)")],
+    tasks: Annotated[
+        Path, typer.Argument(help="Tasks: CSV with name, cpu_milli, memory_mib, creation_time, deletion_time")
+    ],
+    *,
+    url: Annotated[str, typer.Option(help="A running service; without it the command starts its own")] = "",
+    admin_key_file: Annotated[Path | None, typer.Option(help="With --url: the file with the admin's key")] = None,
+    database_url: Annotated[str, typer.Option(help="Its own service on this (empty) database, not on SQLite")] = "",
+    redis_url: Annotated[str, typer.Option(help="Its own service on this Redis, not on a private one")] = "",
+    speed: Annotated[
+        int | None, typer.Option(min=1, help="Trace seconds in a second; without it: as fast as it can")
+    ] = None,
+    fill: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Arrivals only, until this % of all CPUs is asked")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Draws the arrivals of --fill")] = 0,
+    clients: Annotated[int, typer.Option(min=1, max=256, help="Concurrent clients")] = 16,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many tasks")] = None,
+    window: Annotated[
+        int, typer.Option(min=1, help="Trace seconds in which the clients may overtake each other")
+    ] = 3600,
+    cpu_ratio: Annotated[str, typer.Option(help="CPU_OVERCOMMIT_RATIO")] = "",
+    ram_ratio: Annotated[str, typer.Option(help="RAM_OVERCOMMIT_RATIO")] = "",
+    disk_ratio: Annotated[str, typer.Option(help="DISK_OVERCOMMIT_RATIO")] = "",
+    strategy: Annotated[str, typer.Option(help="PLACEMENT_STRATEGY")] = "",
+    state: Annotated[
+        Path | None, typer.Option(help="Keep its own service's files here, not in a temporary folder")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for report.json, utilisation.csv, utilisation.png")] = Path(
+        "replay"
+    ),
+    as_json: Annotated[bool, typer.Option("--json", help="The report as JSON on standard output")] = False,
+) -> None:
+    """Replay a recorded trace through the API: arrivals and departures, then a report with proofs."""
+    console = Console(stderr=as_json)
+    signal.signal(signal.SIGTERM, _interrupt)
+    config = {
+        "CPU_OVERCOMMIT_RATIO": cpu_ratio,
+        "RAM_OVERCOMMIT_RATIO": ram_ratio,
+        "DISK_OVERCOMMIT_RATIO": disk_ratio,
+        "PLACEMENT_STRATEGY": strategy,
+    }
+    pace = Pace(clients=clients, window_s=window, speed=speed, namespace=NAMESPACE, run=secrets.token_hex(6))
+    try:
+        inputs = _read(nodes, tasks, pace, config, fill=fill, seed=seed, limit=limit, database=database_url)
+        with contextlib.ExitStack() as stack:
+            session = _session(
+                stack,
+                url=url,
+                key_file=admin_key_file,
+                database_url=database_url,
+                redis_url=redis_url,
+                state=state,
+                console=console,
+            )
+            result = run(session, inputs, console, own=not url)
+    except BadTrace as fault:
+        _fail(console, str(fault), USAGE)
+    except (Unreachable, StartFailed) as fault:
+        _fail(console, str(fault), UNREACHABLE)
+    except Unexpected as fault:
+        _fail(console, str(fault), REFUSED)
+    except KeyboardInterrupt:
+        _fail(console, "stopped before the end; there is no report", 130)
+    _publish(result, out, console, as_json=as_json)
+
+
+def _publish(result: report.Report, out: Path, console: Console, *, as_json: bool) -> None:
+    files = report.write(result, out)
+    report.show(result, console)
+    for line in files:
+        console.print(f"  {line}", highlight=False, soft_wrap=True)
+    if as_json:
+        import json
+
+        print(json.dumps(result.as_json(), indent=1))
+    if not result.good:
+        raise typer.Exit(REFUSED)
+
+
+def run(session: Session, inputs: Inputs, console: Console, *, own: bool) -> report.Report:
+    """Register, place, let go, settle, prove."""
+    caller = session.caller()
+    strangers = len(caller.pages("/nodes")) if own else 0
+    if strangers:
+        raise Unexpected(f"the database already holds {strangers} nodes; a replay wants an empty one, or --url")
+    _prepare(caller, inputs.config)
+    tally = Tally()
+    publisher = SamplePublisher(session, inputs.nodes, tally)
+    driver = Driver(session, inputs.pace, tally)
+    with _progress(console) as progress:
+        bar = progress.add_task("registering nodes", total=len(inputs.nodes))
+        publisher.register_all(lambda: progress.advance(bar))
+        with publisher:
+            bar = progress.add_task("arrivals and departures", total=len(inputs.events))
+            driver.drive(inputs.events, lambda: progress.advance(bar))
+            settling = time.monotonic()
+            bar = progress.add_task("operations left to finish", total=None)
+            stuck = books.settle(
+                caller, SETTLE_SECONDS_MAX, lambda left: progress.update(bar, total=max(left, 1), completed=0)
+            )
+            progress.update(bar, total=1, completed=1)
+            settle_s = time.monotonic() - settling
+            driver.note_point(int(inputs.events[-1].at_s))
+            proofs = _prove(caller, tally, inputs)
+    caller.close()
+    samples = {"published": publisher.samples, "seconds between two at most": round(publisher.oldest_s, 1)}
+    if publisher.failures:
+        samples["failed"] = publisher.failures
+    return report.Report(
+        inputs=inputs.shown,
+        tally=tally,
+        elapsed_s=driver.elapsed_s,
+        settle_s=settle_s,
+        late_s=driver.late_s,
+        stuck=stuck,
+        samples=samples,
+        gpu_note=_gpu_note(inputs),
+        **proofs,
+    )
+
+
+def _prove(caller: Caller, tally: Tally, inputs: Inputs) -> dict[str, Any]:
+    known = books.instances_of(caller, inputs.pace.namespace)
+    gone = {event.index for event in inputs.events if event.kind == 0}
+    standing = [placed.uuid for index, placed in tally.placed.items() if index not in gone]
+    departed = [placed.uuid for index, placed in tally.placed.items() if index in gone]
+    return {
+        "oversold": books.oversold(books.read_nodes(caller), tally.on_node),
+        "lost": books.lost(known, standing=standing, gone=departed),
+        "differences": books.differences(caller),
+    }
+
+
+def _prepare(caller: Caller, config: Mapping[str, str]) -> None:
+    for key, value in config.items():
+        if value:
+            caller.must("PUT", f"/admin/config/{key}", {"value": value})
+    made = caller.call("POST", "/auth/namespaces", {"name": NAMESPACE})
+    if not made.ok and made.status != CONFLICT:
+        raise Unexpected(f"the namespace {NAMESPACE} cannot be made: {made.sentence()}")
+
+
+def _read(
+    nodes: Path,
+    tasks: Path,
+    pace: Pace,
+    config: Mapping[str, str],
+    *,
+    fill: int | None,
+    seed: int,
+    limit: int | None,
+    database: str,
+) -> Inputs:
+    machines, work = read_nodes(nodes), read_tasks(tasks)
+    chosen = work[:limit]
+    events = filling_arrivals(work, machines, fill, seed)[:limit] if fill else events_of(chosen)
+    shown = {
+        "nodes": len(machines),
+        "tasks": len({event.index for event in events}),
+        "events": len(events),
+        "speed": pace.speed,
+        "fill_percent": fill,
+        "seed": seed if fill else None,
+        "clients": pace.clients,
+        "window_s": pace.window_s,
+        "config": {key: value for key, value in config.items() if value},
+        "database": "MariaDB" if database.startswith("mysql") else "SQLite",
+    }
+    return Inputs(nodes=machines, tasks=work, events=events, pace=pace, config=config, shown=shown)
+
+
+def _gpu_note(inputs: Inputs) -> str:
+    arrivals = [event.task for event in inputs.events if event.kind == 1]
+    asking = [task.gpus for task in arrivals if task.gpus]
+    total = sum(node.gpus for node in inputs.nodes)
+    return (
+        f"not sent yet: {len(asking)} tasks ask for {sum(asking)} whole GPUs in the trace, its nodes have {total}; "
+        "here they were placed by CPU, memory and disk alone"
+    )
+
+
+def _session(
+    stack: contextlib.ExitStack,
+    *,
+    url: str,
+    key_file: Path | None,
+    database_url: str,
+    redis_url: str,
+    state: Path | None,
+    console: Console,
+) -> Session:
+    if url:
+        if key_file is None:
+            raise Unexpected("--url needs --admin-key-file: registering nodes is an admin's work")
+        try:
+            return Session(url.rstrip("/"), key_file.read_text().strip())
+        except OSError as error:
+            raise Unexpected(f"--admin-key-file {key_file} cannot be read: {error.strerror}") from error
+    folder = state or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-replay-")))
+    plan = Plan(
+        state=folder,
+        port=free_port(),
+        database_url=database_url,
+        redis_url=redis_url,
+        this_machine=False,
+        log_level="warning",
+    )
+    plane = stack.enter_context(ControlPlane(plan, lambda text: console.print(f"  {text}", highlight=False)))
+    return plane.session()
+
+
+@contextlib.contextmanager
+def _progress(console: Console) -> Iterator[Progress]:
+    with Progress(
+        TextColumn("{task.description:<26}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+    ) as progress:
+        yield progress
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _fail(console: Console, text: str, code: int) -> NoReturn:
+    console.print(f"[red]fleet replay:[/] {text}", highlight=False, soft_wrap=True)
+    raise typer.Exit(code)
