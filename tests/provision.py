@@ -98,7 +98,23 @@ SYSTEMD_ANALYZE = Need(
     serves="deploy tests of the units",
     unpacks=False,
 )
-NEEDS = (MARIADB, REDIS, SYSTEMD_ANALYZE)
+MMDEBSTRAP = Need(
+    name="mmdebstrap",
+    commands=("mmdebstrap",),
+    packages=("mmdebstrap",),
+    override="FLEET_TEST_MMDEBSTRAP",
+    serves="deploy tests of the playbook, in root file systems of their own",
+    unpacks=False,
+)
+SYSTEMD_NSPAWN = Need(
+    name="systemd-nspawn",
+    commands=("systemd-nspawn",),
+    packages=("systemd-container",),
+    override="FLEET_TEST_SYSTEMD_NSPAWN",
+    serves="deploy tests of the daemons under a booted systemd",
+    unpacks=False,
+)
+NEEDS = (MARIADB, REDIS, SYSTEMD_ANALYZE, MMDEBSTRAP, SYSTEMD_NSPAWN)
 
 
 def find(need: Need) -> Program | Missing:
@@ -225,6 +241,7 @@ def _apt_unpack(packages: list[str]) -> str:
     )
     for archive in sorted((state / "archives").glob("*.deb")):
         problem = problem or _run(["dpkg", "-x", str(archive), str(UNPACKED / "root")])
+    shutil.rmtree(state, ignore_errors=True)
     return problem
 
 
