@@ -4,6 +4,7 @@ A worker takes an operation by a guarded update that counts `lease_number` up; e
 the number, so one that lost its lease (frozen, cut off, thought dead) can write nothing. Expiry and due times are the
 database's clock, never a worker's.
 """
+# ruff: noqa: S608 - the statements are put together from this module's own constants; values are bound
 
 from __future__ import annotations
 
@@ -123,7 +124,7 @@ _OTHERS = Sql(
 _CHARGED = Sql("SELECT node_id FROM charges WHERE instance_uuid = :instance AND role = 'primary'")
 
 
-def insert(
+def insert(  # noqa: PLR0917 - what an operation is, in the order of its columns
     conn: Connection,
     uuid: str,
     kind: OperationKind,
@@ -209,7 +210,7 @@ def end(conn: Connection, leased: LeasedOperation, state: OperationState, error:
 
 
 def redirect(conn: Connection, leased: LeasedOperation, node_id: int) -> bool:
-    """Hand it to another node's worker, at once, in the transaction that moves its charge. False: the lease was lost."""
+    """Hand it to another node's worker, in the transaction that moves its charge. False: the lease was lost."""
     return _REDIRECT.run(conn, uuid=leased.uuid, number=leased.number, node_id=node_id).rowcount > 0
 
 
@@ -249,12 +250,12 @@ def listing(
     *,
     namespace: str | None = None,
     state: OperationState | None = None,
-    instance_uuid: str | None = None,
+    instance: str | None = None,
     node: str | None = None,
     before: tuple[int, str] | None = None,
 ) -> list[OperationView]:
     """Operations, newest first. `before` is the `(created_at, uuid)` of the last one seen."""
-    wanted: dict[str, Any] = {"namespace": namespace, "state": state and str(state), "instance_uuid": instance_uuid}
+    wanted: dict[str, Any] = {"namespace": namespace, "state": state and str(state), "instance_uuid": instance}
     clauses = [f"o.{name} = :{name}" for name, value in wanted.items() if value is not None]
     binds: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
     if node is not None:
@@ -328,7 +329,7 @@ def _leased(row: OperationView) -> LeasedOperation:
     )
 
 
-def _view(row: Any) -> OperationView:  # noqa: ANN401
+def _view(row: Any) -> OperationView:
     values = dict(row)
     return OperationView(
         **{**values, "kind": OperationKind(values["kind"]), "state": OperationState(values["state"])},
