@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
-from fleet.ledger.database import Database, Sql
+from fleet.ledger.database import LOCK_WAIT_TIMEOUT, Database, Sql, error_number
+from fleet.model.errors import RequestInProgress
 
 KEPT_SECONDS = 86_400
 FIND = Sql(f"""
@@ -23,10 +25,14 @@ FORGET_OLD = Sql(f"""
     DELETE FROM idempotency_keys
     WHERE namespace = :namespace AND idempotency_key = :key AND created_at <= {{now}} - {KEPT_SECONDS * 1_000_000}
 """)  # noqa: S608  # a constant of this module
-INSERT = Sql("""
-    INSERT INTO idempotency_keys (namespace, idempotency_key, digest, status, answer, created_at)
+# A duplicate waits for a first one that is still running, but not long: it holds locks that others need.
+INSERT = Sql(
+    """
+    {bounded} INSERT INTO idempotency_keys (namespace, idempotency_key, digest, status, answer, created_at)
     VALUES (:namespace, :key, :digest, :status, :answer, {now})
-""")
+    """,
+    mysql_bounded="SET STATEMENT innodb_lock_wait_timeout = 1 FOR",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,15 +64,26 @@ def find(db: Database, namespace: str, key: str) -> KeptAnswer | None:
 
 
 def keep(conn: Connection, keyed: Keyed | None, answer: Mapping[str, Any]) -> None:
-    """Write the key and its answer inside the caller's transaction; a key in use raises the driver's IntegrityError."""
+    """Write the key and its answer inside the caller's transaction; a key in use raises the driver's IntegrityError.
+
+    Raises:
+        RequestInProgress: the first request with this key is still running after a second.
+    """
     if keyed is None:
         return
-    FORGET_OLD.run(conn, namespace=keyed.namespace, key=keyed.key)
-    INSERT.run(
-        conn,
-        namespace=keyed.namespace,
-        key=keyed.key,
-        digest=keyed.digest,
-        status=keyed.status,
-        answer=json.dumps(dict(answer), separators=(",", ":")),
-    )
+    try:
+        FORGET_OLD.run(conn, namespace=keyed.namespace, key=keyed.key)
+        INSERT.run(
+            conn,
+            namespace=keyed.namespace,
+            key=keyed.key,
+            digest=keyed.digest,
+            status=keyed.status,
+            answer=json.dumps(dict(answer), separators=(",", ":")),
+        )
+    except DBAPIError as error:
+        if error_number(error) != LOCK_WAIT_TIMEOUT:
+            raise
+        raise RequestInProgress(
+            "the first request with this Idempotency-Key has not ended yet; try again in a second"
+        ) from error

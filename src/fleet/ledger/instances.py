@@ -1,6 +1,6 @@
 """Instances as they are stored: reading views, and the one way their state moves.
 
-Creation belongs to admission's transaction and the end of a life to the release of its charge; both live elsewhere.
+Creation happens in admission's transaction, the end of a life in the one that releases its charge.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 
 from fleet.ledger.database import Database, Sql
 from fleet.model.lifecycle import LEGAL_INSTANCE, InstanceState
+from fleet.model.request import InstanceRequest
 
 ERROR_CHARACTERS_MAX = 2000
 COLUMNS = """
@@ -30,6 +31,18 @@ CONDITIONS: Mapping[str, str] = {
     "live": "i.state <> 'deleted'",
     "cursor": "(i.created_at < :at OR (i.created_at = :at AND i.uuid < :uuid))",
 }
+INSERT = Sql("""
+    INSERT INTO instances (uuid, namespace, name, cpus, memory_mb, disk_gb, image, request, state, node_id,
+                           placement_attempts, decision_id, created_at, updated_at)
+    VALUES (:uuid, :namespace, :name, :cpus, :memory_mb, :disk_gb, :image, :request, 'creating', :node_id,
+            1, :decision_id, {now}, {now})
+""")
+INSERT_TAG = Sql("INSERT INTO instance_tags (instance_uuid, tag, value) VALUES (:uuid, :tag, :value)")
+REPLACED = Sql("""
+    UPDATE instances SET node_id = :node_id, decision_id = :decision_id, placement_attempts = placement_attempts + 1,
+        updated_at = {now}
+    WHERE uuid = :uuid AND state = 'creating'
+""")
 COUNTS = Sql("SELECT state, COUNT(*) AS instances FROM instances GROUP BY state")
 
 
@@ -100,6 +113,38 @@ def listing(
         binds |= {"at": cursor.at_us, "uuid": cursor.uuid}
     with db.read() as conn:
         return [_view(row) for row in statement.run(conn, binds, limit=limit).mappings()]
+
+
+def insert(
+    conn: Connection,
+    uuid: str,
+    namespace: str,
+    request: InstanceRequest,
+    body: Mapping[str, Any],
+    node_id: int,
+    decision_id: str,
+) -> None:
+    """Write a new instance in the transaction that admits it."""
+    INSERT.run(
+        conn,
+        uuid=uuid,
+        namespace=namespace,
+        name=request.name,
+        cpus=request.cpus,
+        memory_mb=request.memory_mb,
+        disk_gb=request.disk_gb,
+        image=request.image,
+        request=json.dumps(body, separators=(",", ":")),
+        node_id=node_id,
+        decision_id=decision_id,
+    )
+    for tag, value in request.tags.items():
+        INSERT_TAG.run(conn, uuid=uuid, tag=tag, value=value)
+
+
+def place_elsewhere(conn: Connection, uuid: str, node_id: int, decision_id: str) -> bool:
+    """Note that an instance that is still being created was placed again; False when it is not any more."""
+    return REPLACED.run(conn, uuid=uuid, node_id=node_id, decision_id=decision_id).rowcount == 1
 
 
 def counts(db: Database) -> dict[str, int]:

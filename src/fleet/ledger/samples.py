@@ -19,7 +19,7 @@ from fleet.ledger import events, totals
 from fleet.ledger.database import Database, Sql
 from fleet.model import capacity
 from fleet.model.cluster_config import ClusterConfig
-from fleet.model.errors import NodeNotFound
+from fleet.model.errors import Conflict, NodeNotFound
 from fleet.model.figures import measured_of, whole_or_none
 from fleet.model.node import NodeState
 from fleet.model.resources import DIMENSIONS
@@ -156,7 +156,8 @@ def _binds(
     limits = computed.limits.as_dict()
     if row is not None:
         # A figure that is unknown in this sample keeps the limit it had; it neither offers nor takes anything.
-        limits |= {name: row[f"limit_{name}"] for name in computed.unknown_dimensions if name in DIMENSIONS}
+        unknown = {*computed.unknown_dimensions, *_unseen_foreign(sample.failed)}
+        limits |= {name: row[f"limit_{name}"] for name in unknown if name in DIMENSIONS and limits[name] is not None}
     hypervisor = metrics.get("is_hypervisor")
     load = metrics.get("cpu_load_1")
     whole = ("cpu_schedulable", "memory_max", "memory_available", "disk_total_gb", "disk_free_gb")
@@ -171,6 +172,14 @@ def _binds(
         "metrics": json.dumps(metrics, separators=(",", ":"), default=str),
         "failed": json.dumps(sample.failed, separators=(",", ":")),
     }
+
+
+FOREIGN_COLLECTORS = {"domains": ("cpus", "memory_mb", "disk_gb"), "disk_foreign": ("disk_gb",)}
+"""Without these collectors nobody knows what others use: an absent foreign figure is then no zero."""
+
+
+def _unseen_foreign(failed: Mapping[str, str]) -> set[str]:
+    return {name for collector in failed for name in FOREIGN_COLLECTORS.get(collector, ())}
 
 
 def _record_state(conn: Connection, node: Mapping[str, Any], state: NodeState, detail: Mapping[str, str]) -> None:
@@ -266,3 +275,33 @@ def change_state(conn: Connection, node_id: int, name: str, row: Mapping[str, An
     events.record(conn, "node", name, "node state changed", {"from": row["state"], "to": str(state)}, level="warning")
     after = LOCK_ROW.run(conn, node_id=node_id).mappings().one()
     totals.apply(conn, totals.difference(row, after))
+
+
+HELD = Sql("SELECT instance_uuid FROM charges WHERE node_id = :node_id ORDER BY id LIMIT 6")
+DELETE_ROW = Sql("DELETE FROM scheduler_node_capacity WHERE node_id = :node_id")
+DELETE_METRICS = Sql("DELETE FROM node_metrics WHERE node_id = :node_id")
+
+
+def remove_node(db: Database, name: str) -> None:
+    """Remove a node: its rows go, totals fall by what it contributed, and nothing can admit against it any more.
+
+    Raises:
+        NodeNotFound: no such node.
+        Conflict: the node still holds charges; the sentence names them.
+    """
+    db.unit(lambda conn: _remove(conn, name))
+
+
+def _remove(conn: Connection, name: str) -> None:
+    node = _existing(conn, name)
+    row = LOCK_ROW.run(conn, node_id=node["id"]).mappings().first()
+    held = [str(item.instance_uuid) for item in HELD.run(conn, node_id=node["id"])]
+    if held:
+        more = " and more" if len(held) > 5 else ""  # noqa: PLR2004 - the query's own limit, less one
+        msg = f"node {name!r} still holds {', '.join(held[:5])}{more}; delete or move them first"
+        raise Conflict(msg, instances=held)
+    DELETE_ROW.run(conn, node_id=node["id"])
+    DELETE_METRICS.run(conn, node_id=node["id"])
+    SET_NODE.run(conn, node_id=node["id"], state=str(NodeState.DELETED), good_probes=0)
+    events.record(conn, "node", name, "node removed", {"state": node["state"]})
+    totals.apply(conn, totals.difference(row, None))

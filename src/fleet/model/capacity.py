@@ -28,6 +28,9 @@ THOUSAND = 1000
 BAND_PER_MILLE = 250
 """Width of a load band: 0.25, in thousandths."""
 
+WEIGHT_FLOOR = 0.1
+"""Least load headroom and least free fraction that a node is weighed with: no node is without a chance."""
+
 
 @dataclass(frozen=True, slots=True)
 class Clamped:
@@ -130,6 +133,21 @@ def over_demand_target(load_milli: T, demand_milli: T, target_milli: int, schedu
     and a target of zero or less, which turns the clause off.
     """
     return load_milli + demand_milli > target_milli * schedulable
+
+
+def load_band(load_milli: T, schedulable: T) -> T:
+    """Return the band of `cpu_load_1 / cpu_schedulable`: its whole quarters. Columns; `schedulable` must be above 0."""
+    return load_milli // (BAND_PER_MILLE * schedulable)
+
+
+def memory_band(charged_mb: T, limit_mb: T) -> T:
+    """Return the band of `committed memory / memory limit`: its whole quarters. Columns; the limit must be above 0."""
+    return charged_mb * THOUSAND // (BAND_PER_MILLE * limit_mb)
+
+
+def load_headroom_milli(target_milli: int, schedulable: T, load_milli: T) -> T:
+    """Return `SCHEDULER_TARGET_LOAD * cpu_schedulable - cpu_load_1` in thousandths; it may be negative. Columns."""
+    return schedulable * target_milli - load_milli
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,34 @@
+"""Charges: what an instance holds on a node. They grow by admission and end by release; here they only settle."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection
+
+from fleet.ledger.database import Database, Sql
+from fleet.ledger.release import charge_of
+from fleet.model.admission import Charge
+
+# The stamp is the moment of proof: a sample whose measuring began before it cannot include the domain.
+SETTLE = Sql("""
+    UPDATE charges SET settled_at = {now}
+    WHERE instance_uuid = :instance_uuid AND role = 'primary' AND settled_at IS NULL
+""")
+OF_INSTANCE = Sql("SELECT * FROM charges WHERE instance_uuid = :instance_uuid ORDER BY id")
+OF_NODE = Sql("SELECT * FROM charges WHERE node_id = :node_id ORDER BY id LIMIT :limit")
+
+
+def settle(conn: Connection, instance_uuid: str) -> bool:
+    """Turn the instance's draft into a settled charge; False when it is settled already or there is none."""
+    return SETTLE.run(conn, instance_uuid=instance_uuid).rowcount == 1
+
+
+def of_instance(db: Database, instance_uuid: str) -> list[Charge]:
+    """Return the charges that the instance holds."""
+    with db.read() as conn:
+        return [charge_of(row) for row in OF_INSTANCE.run(conn, instance_uuid=instance_uuid).mappings()]
+
+
+def of_node(db: Database, node_id: int, *, limit: int) -> list[Charge]:
+    """Return the charges on a node, oldest first."""
+    with db.read() as conn:
+        return [charge_of(row) for row in OF_NODE.run(conn, node_id=node_id, limit=limit).mappings()]

@@ -1,0 +1,153 @@
+"""Stored decisions and the snapshots they were made on: what makes every decision replay."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+
+from fleet.ledger.database import Database, Sql
+
+SUMMARY_MAX = 2000
+
+INSERT_BASE = Sql("INSERT INTO decision_bases (id, parent, body, created_at) VALUES (:id, :parent, :body, {now})")
+BASE = Sql("SELECT parent, body FROM decision_bases WHERE id = :id")
+INSERT = Sql("""
+    INSERT INTO decisions (id, instance_uuid, namespace, reason, outcome, code, node_id, seed, base_id, changes, record,
+                           request, walk, summary, version, created_at)
+    VALUES (:id, :instance_uuid, :namespace, :reason, :outcome, :code, :node_id, :seed, :base_id, :changes, :record,
+            :request, :walk, :summary, :version, {now})
+""")
+COLUMNS = """
+    d.id, d.instance_uuid, d.namespace, d.reason, d.outcome, d.code, d.node_id, n.name AS node, d.seed, d.base_id,
+    d.changes, d.record, d.request, d.walk, d.summary, d.version, d.created_at
+"""
+GET = Sql(f"SELECT {COLUMNS} FROM decisions d LEFT JOIN nodes n ON n.id = d.node_id WHERE d.id = :id")  # noqa: S608
+LIST = """
+    SELECT d.id, d.instance_uuid, d.namespace, d.reason, d.outcome, d.code, n.name AS node, d.summary, d.created_at
+    FROM decisions d LEFT JOIN nodes n ON n.id = d.node_id WHERE 1 = 1
+"""
+FILTERS = {
+    "namespace": " AND d.namespace = :namespace",
+    "instance": " AND d.instance_uuid = :instance",
+    "outcome": " AND d.outcome = :outcome",
+    "cursor": " AND (d.created_at < :at OR (d.created_at = :at AND d.id < :id))",
+}
+_STATEMENTS: dict[tuple[str, ...], Sql] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRow:
+    """A decision as it is stored. `changes` are the rows changed since the base; `walk` the tries that followed."""
+
+    id: str
+    instance_uuid: str | None
+    namespace: str
+    reason: str
+    outcome: str
+    code: str
+    node_id: int | None
+    seed: int
+    base_id: str | None
+    changes: bytes
+    record: bytes
+    request: Mapping[str, Any]
+    walk: Sequence[Mapping[str, Any]]
+    summary: str
+    version: str
+    node: str | None = None
+    created_at: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionSummary:
+    """A line of a listing; `created_at` in database microseconds."""
+
+    id: str
+    instance_uuid: str | None
+    namespace: str
+    reason: str
+    outcome: str
+    code: str
+    node: str | None
+    summary: str
+    created_at: int
+
+
+def insert(conn: Connection, row: DecisionRow) -> None:
+    """Store a decision in the transaction that admits on it (or, for a refusal, in one of its own)."""
+    INSERT.run(
+        conn,
+        id=row.id,
+        instance_uuid=row.instance_uuid,
+        namespace=row.namespace,
+        reason=row.reason,
+        outcome=row.outcome,
+        code=row.code,
+        node_id=row.node_id,
+        seed=row.seed,
+        base_id=row.base_id,
+        changes=row.changes,
+        record=row.record,
+        request=json.dumps(row.request, separators=(",", ":")),
+        walk=json.dumps(row.walk, separators=(",", ":")),
+        summary=row.summary[:SUMMARY_MAX],
+        version=row.version,
+    )
+
+
+def insert_base(db: Database, base_id: str, parent: str | None, body: bytes) -> None:
+    """Store a base (or a checkpoint, which holds what changed since its parent)."""
+    db.unit(lambda conn: INSERT_BASE.run(conn, id=base_id, parent=parent, body=body).rowcount)
+
+
+def base(db: Database, base_id: str) -> tuple[bytes, ...]:
+    """Return the bodies of a base and of its checkpoint, oldest first; empty when it is not kept any more."""
+    with db.read() as conn:
+        row = BASE.run(conn, id=base_id).first()
+        if row is None:
+            return ()
+        if row.parent is None:
+            return (bytes(row.body),)
+        parent = BASE.run(conn, id=row.parent).first()
+        return () if parent is None else (bytes(parent.body), bytes(row.body))
+
+
+def get(db: Database, decision_id: str) -> DecisionRow | None:
+    """Return a stored decision."""
+    with db.read() as conn:
+        row = GET.run(conn, id=decision_id).mappings().first()
+    if row is None:
+        return None
+    values = dict(row)
+    values["request"] = json.loads(values["request"])
+    values["walk"] = json.loads(values["walk"])
+    values["changes"], values["record"] = bytes(values["changes"]), bytes(values["record"])
+    return DecisionRow(**values)
+
+
+def listing(
+    db: Database,
+    *,
+    limit: int,
+    namespace: str | None = None,
+    instance: str | None = None,
+    outcome: str | None = None,
+    cursor: tuple[int, str] | None = None,
+) -> list[DecisionSummary]:
+    """Return decisions, youngest first; `cursor` is the last one's `(created_at, id)`."""
+    given = {"namespace": namespace, "instance": instance, "outcome": outcome, "cursor": cursor}
+    used = tuple(name for name, value in given.items() if value is not None)
+    statement = _STATEMENTS.get(used)
+    if statement is None:
+        conditions = "".join(FILTERS[name] for name in used)
+        statement = Sql(LIST + conditions + " ORDER BY d.created_at DESC, d.id DESC LIMIT :limit")
+        _STATEMENTS[used] = statement
+    binds: dict[str, Any] = {name: given[name] for name in used if name != "cursor"}
+    if cursor is not None:
+        binds |= {"at": cursor[0], "id": cursor[1]}
+    with db.read() as conn:
+        return [DecisionSummary(**row) for row in statement.run(conn, binds, limit=limit).mappings()]

@@ -1,0 +1,131 @@
+"""Reading what a decision sees: node records as a whole, and only the rows that changed. Reads only, no locks.
+
+Stamps are set before the commit, so a row can appear with a stamp older than one that was read already. A *quick* read
+therefore overlaps a little, a *thorough* one by longer than any transaction may live; and everything is read again from
+time to time, which also finds deletions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fleet.ledger.database import Database, Sql, decimal_of
+from fleet.model.node import CapacityRow, NodeRecord
+from fleet.model.resources import Amounts, Limits
+
+QUICK_OVERLAP_US = 50_000
+THOROUGH_OVERLAP_US = 10_000_000
+
+# The order of the columns is the contract of `Snapshot.update_counters`.
+COUNTERS = """
+    c.node_id, c.limit_cpus, c.limit_memory_mb, c.limit_disk_gb, c.limit_instances,
+    c.used_cpus, c.used_memory_mb, c.used_disk_gb, c.used_instances, c.expected_demand,
+    c.pending_memory_mb, c.pending_disk_gb, c.cpu_load_1, c.cpu_schedulable, c.state, c.scheduling, c.sample_at, c.counted
+"""
+COUNTER_WIDTH = 18
+# One row at least, so that the database's time always comes along.
+CHANGED = Sql(f"""
+    SELECT {COUNTERS}, c.updated_at, t.now_us FROM (SELECT {{now}} AS now_us) t
+    LEFT JOIN scheduler_node_capacity c ON c.updated_at > :cursor
+""")  # noqa: S608 - constants
+RECORDS = """
+    SELECT n.id, n.name, n.state AS node_state, n.scheduling AS node_scheduling, n.labels, n.region, n.arch, n.backend,
+        n.sleepy_pool, n.max_instances, n.gpu_kind, m.metrics, m.sample_at AS measured_at, m.updated_at AS metrics_at,
+        n.updated_at AS node_at, {now} AS now_us, """ + COUNTERS + """
+    FROM nodes n LEFT JOIN node_metrics m ON m.node_id = n.id
+    LEFT JOIN scheduler_node_capacity c ON c.node_id = n.id
+    WHERE n.state <> 'deleted'
+"""
+ALL = Sql(RECORDS + " ORDER BY n.id")
+SINCE = Sql(RECORDS + " AND (m.updated_at > :cursor OR n.updated_at > :cursor)")
+NOW = Sql("SELECT {now} AS now_us")
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Ledger rows that changed. `rows` are tuples in the order of `Snapshot.update_counters`."""
+
+    rows: Sequence[tuple[Any, ...]]
+    cursor: int
+    now_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Whole nodes, with the stamp up to which they were read."""
+
+    records: Sequence[NodeRecord]
+    cursor: int
+    now_us: int
+
+
+def changed(db: Database, cursor: int, overlap_us: int) -> Changes:
+    """Return the ledger rows stamped after `cursor - overlap_us`."""
+    with db.read() as conn:
+        found = CHANGED.run(conn, cursor=cursor - overlap_us).all()
+    rows = [tuple(row[:COUNTER_WIDTH]) for row in found if row[0] is not None]
+    newest = max((int(row.updated_at) for row in found if row[0] is not None), default=cursor)
+    return Changes(rows, max(cursor, newest), int(found[0].now_us))
+
+
+def everything(db: Database) -> Records:
+    """Return every node that is not deleted."""
+    with db.read() as conn:
+        now_us = int(NOW.run(conn).one().now_us)
+        rows = ALL.run(conn).mappings().all()
+    return Records([record_of(row) for row in rows], now_us, now_us)
+
+
+def published_since(db: Database, cursor: int) -> Records:
+    """Return the nodes that published or were declared anew after `cursor`, less the thorough overlap."""
+    with db.read() as conn:
+        now_us = int(NOW.run(conn).one().now_us)
+        rows = SINCE.run(conn, cursor=cursor - THOROUGH_OVERLAP_US).mappings().all()
+    return Records([record_of(row) for row in rows], now_us, now_us)
+
+
+def some(db: Database, node_ids: Sequence[int]) -> Sequence[NodeRecord]:
+    """Return the records of the nodes with these ids."""
+    ids = ", ".join(str(int(node_id)) for node_id in node_ids)
+    with db.read() as conn:
+        return [record_of(row) for row in Sql(RECORDS + f" AND n.id IN ({ids})").run(conn).mappings()]
+
+
+def record_of(row: Mapping[str, Any]) -> NodeRecord:
+    """Return the record of a row of `RECORDS`."""
+    sized = row["node_id"] is not None
+    return NodeRecord(
+        name=row["name"],
+        node_id=int(row["id"]),
+        state=row["state"] if sized else row["node_state"],
+        scheduling=row["scheduling"] if sized else row["node_scheduling"],
+        sample_at_us=row["sample_at"] if sized else row["measured_at"],
+        labels=_json(row["labels"]),
+        region=row["region"],
+        arch=row["arch"],
+        backend=row["backend"],
+        sleepy_pool=bool(row["sleepy_pool"]),
+        max_instances=row["max_instances"],
+        metrics=_json(row["metrics"]),
+        capacity=_capacity(row) if sized else None,
+        counted=bool(row["counted"]),
+        gpu={"gpu_kind": row["gpu_kind"]} if row["gpu_kind"] else {},
+    )
+
+
+def _json(text: Any) -> Mapping[str, Any]:  # noqa: ANN401 - a JSON column, as text
+    loaded: Mapping[str, Any] = json.loads(text) if text else {}
+    return loaded
+
+
+def _capacity(row: Mapping[str, Any]) -> CapacityRow:
+    return CapacityRow(
+        limits=Limits(row["limit_cpus"], row["limit_memory_mb"], row["limit_disk_gb"], row["limit_instances"]),
+        used=Amounts(row["used_cpus"], row["used_memory_mb"], row["used_disk_gb"], row["used_instances"]),
+        expected_demand=decimal_of(row["expected_demand"]) or decimal_of(0),  # type: ignore[arg-type]
+        pending_memory_mb=row["pending_memory_mb"],
+        pending_disk_gb=row["pending_disk_gb"],
+    )

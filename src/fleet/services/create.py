@@ -1,0 +1,101 @@
+"""Creating an instance: place it, and write instance, decision and operation in the admission's own transaction.
+
+After the commit the node's worker is woken. Whoever dies in between leaves an operation that the sweeper wakes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+
+from fleet.ledger import decisions, events, idempotency, instances, operations
+from fleet.ledger.idempotency import Keyed
+from fleet.model.lifecycle import InstanceState, OperationKind
+from fleet.model.request import InstanceRequest, PlacementRequest
+from fleet.queue.jobs import WakeUp
+from fleet.services.context import Context
+from fleet.services.idempotency import RetryKey, once
+from fleet.services.place import Placing, Refusal, place
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """An admitted instance: its charge is committed, its node's worker will make it."""
+
+    uuid: str
+    node: str
+    decision_id: str
+    operation_id: str
+    state: str = InstanceState.CREATING
+
+
+def create_instance(
+    ctx: Context, namespace: str, request: InstanceRequest, retry_key: RetryKey | None = None
+) -> Created | Refusal:
+    """Place `request` for `namespace`. A retry with the same key gets the first answer.
+
+    Raises:
+        InvalidRequest, IdempotencyMismatch, RequestInProgress, DatabaseUnavailable.
+    """
+    return once(
+        ctx.database,
+        retry_key,
+        make=lambda keyed: _create(ctx, namespace, request, keyed),
+        replay=_replayed,
+    )
+
+
+def _replayed(answer: Mapping[str, Any]) -> Created | Refusal:
+    return Created(**answer)
+
+
+def _create(ctx: Context, namespace: str, request: InstanceRequest, keyed: Keyed | None) -> Created | Refusal:
+    uuid, operation_id = ctx.new_uuid(), ctx.new_uuid()
+    body = request.model_dump(mode="json", exclude_defaults=True)
+
+    def rows(conn: Connection, node_id: int, node: str, row: decisions.DecisionRow) -> None:
+        instances.insert(conn, uuid, namespace, request, body, node_id, row.id)
+        operations.insert(conn, operation_id, OperationKind.CREATE, uuid, namespace, node_id)
+        decisions.insert(conn, row)
+        _record_placed(conn, uuid, node, operation_id, request, row)
+
+    def key(conn: Connection, node: str, decision_id: str) -> None:
+        idempotency.keep(conn, keyed, asdict(Created(uuid, node, decision_id, operation_id)))
+
+    placing = Placing(
+        request=PlacementRequest.model_construct(**{**dict(request), "namespace": namespace}),
+        instance_uuid=uuid,
+        namespace=namespace,
+        rows=rows,
+        key=key if keyed is not None else None,
+    )
+    placed = place(ctx, placing)
+    if isinstance(placed, Refusal):
+        return placed
+    ctx.fault("api_after_commit_before_wake")
+    ctx.wake(WakeUp(operation_id, placed.node_id))
+    return Created(uuid, placed.node, placed.decision_id, operation_id)
+
+
+def _record_placed(
+    conn: Connection, uuid: str, node: str, operation_id: str, request: InstanceRequest, row: decisions.DecisionRow
+) -> None:
+    waived = any("demand_waived" in note for note in row.walk)
+    payload = {
+        "node": node,
+        "decision": row.id,
+        "operation": operation_id,
+        "enforce": True,
+        "enforce_demand": not waived,
+        "cpus": request.cpus,
+        "memory_mb": request.memory_mb,
+        "disk_gb": request.disk_gb,
+    }
+    events.record(conn, "instance", uuid, "instance placed", payload)
+    if waived:
+        denials = {note["node"]: note["dimensions"] for note in row.walk if note.get("dimensions")}
+        message = "no candidate admitted and some refused on demand alone, waiving demand guard"
+        events.record(conn, "instance", uuid, message, {"node": node, "denials": denials}, level="warning")

@@ -1,0 +1,67 @@
+"""Stored decisions: reading them, and deciding again on what they saw."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fleet.ledger import decisions
+from fleet.ledger.decisions import DecisionRow, DecisionSummary
+from fleet.model.decision import Decision
+from fleet.model.errors import NotFound
+from fleet.model.request import parse_placement_request
+from fleet.placement.pipeline import decide
+from fleet.placement.record import decode, decode_decision
+from fleet.placement.snapshot import Snapshot
+from fleet.services.context import Context
+
+NO_DECISION = "no such decision"
+
+
+def get(ctx: Context, decision_id: str, namespace: str | None) -> DecisionRow:
+    """Return a stored decision; `namespace` None is an operator, who may read all.
+
+    Raises:
+        NotFound: no such decision, another namespace's, or one past its retention.
+    """
+    row = decisions.get(ctx.database, decision_id)
+    if row is None or namespace not in {None, row.namespace}:
+        raise NotFound(NO_DECISION)
+    return row
+
+
+def listing(
+    ctx: Context,
+    *,
+    limit: int,
+    namespace: str | None = None,
+    instance: str | None = None,
+    outcome: str | None = None,
+    cursor: tuple[int, str] | None = None,
+) -> list[DecisionSummary]:
+    """Return decisions, youngest first."""
+    return decisions.listing(
+        ctx.database, limit=limit, namespace=namespace, instance=instance, outcome=outcome, cursor=cursor
+    )
+
+
+def record(row: DecisionRow) -> dict[str, Any]:
+    """Return what the decision recorded: stages with counts, the first ranked and dropped, seed, strategy."""
+    return decode_decision(row.record)
+
+
+def saved_snapshot(ctx: Context, row: DecisionRow) -> Snapshot:
+    """Return the snapshot that the decision saw.
+
+    Raises:
+        NotFound: its base is past its retention.
+    """
+    bodies = decisions.base(ctx.database, row.base_id) if row.base_id else ()
+    if not bodies:
+        msg = f"the snapshot of decision {row.id} is not kept any more"
+        raise NotFound(msg)
+    return decode(bodies[0], *bodies[1:], row.changes)
+
+
+def replay(ctx: Context, row: DecisionRow) -> Decision:
+    """Decide again on the saved inputs: the same answer, bit for bit."""
+    return decide(parse_placement_request(row.request), saved_snapshot(ctx, row), row.seed)

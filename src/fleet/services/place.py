@@ -1,0 +1,384 @@
+"""Placing: decide on a snapshot, then walk the ranked nodes until one admits. The contention protocol lives here.
+
+A decision binds nothing; the guard does. So a walk goes on after a refusal, skips rows that are locked, and answers
+"out of capacity" only when that is proven: every candidate refused on capacity, no lock skipped, in time, on a fresh
+snapshot. Numbers and rules: decisions, section 3, "Contention" and "Demand".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import Connection
+
+from fleet.ledger import admission, decisions
+from fleet.model import capacity
+from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Busy, Refused, Stage
+from fleet.model.cluster_config import ClusterConfig
+from fleet.model.decision import Decision
+from fleet.model.request import PlacementRequest
+from fleet.placement.pipeline import decide
+from fleet.placement.record import encode_decision
+from fleet.services.context import Context
+from fleet.services.snapshots import View
+
+ATTEMPTS_MAX = 3
+DEADLINE_SECONDS = 0.4
+BACKOFF_SECONDS = 0.02
+LOCK_PROBES_MAX = 16
+CAPACITY_REFUSALS_MAX = 32
+WALK_STORED_MAX = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placing:
+    """One thing to place. `rows` writes what stands or falls with the charge, given the chosen node and the decision;
+    `key` writes the idempotency key, given the node's name and the decision's id.
+
+    `source` is the node that holds the charge now, when the instance is placed again elsewhere: it is never chosen.
+    """
+
+    request: PlacementRequest
+    instance_uuid: str
+    namespace: str
+    rows: Callable[[Connection, int, str, decisions.DecisionRow], None]
+    key: Callable[[Connection, str, str], None] | None = None
+    source: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The instance holds its charge on `node`."""
+
+    node_id: int
+    node: str
+    decision_id: str
+    waived: bool = False
+    admitted: Admitted | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why nothing was placed. `code` is what programs rely on; `detail` one sentence; `counts` nodes by stage and reason."""
+
+    code: str
+    detail: str
+    decision_id: str | None = None
+    stage: str = ""
+    transient: bool = False
+    counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Walk:
+    """What happened so far, over all attempts."""
+
+    started: float
+    tries: list[dict[str, Any]] = field(default_factory=list)
+    capacity_refusals: dict[int, Refused] = field(default_factory=dict)
+    demand_only: dict[int, str] = field(default_factory=dict)
+    busy: dict[int, str] = field(default_factory=dict)
+    ineligible: int = 0
+    probes: int = 0
+    refused_now: int = 0
+    ended_by: Refused | None = None
+
+
+def place(ctx: Context, placing: Placing) -> Placed | Refusal:
+    """Decide and admit.
+
+    Raises:
+        InvalidRequest: the request breaks a rule that needs the fleet's configuration (an unknown strategy).
+        DatabaseUnavailable: the ledger could not be reached: nothing is known, nothing was placed.
+    """
+    return _Attempts(ctx, placing).run()
+
+
+class _Attempts:
+    """At most `ATTEMPTS_MAX` walks, each on a fresh snapshot, within `DEADLINE_SECONDS`."""
+
+    def __init__(self, ctx: Context, placing: Placing) -> None:
+        self._ctx = ctx
+        self._placing = placing
+        self._config: ClusterConfig = ctx.configuration()
+        self._amounts = placing.request.amounts(self._config.instance_overhead_mb)
+        self._demand = capacity.demand_at_admission(placing.request.cpus, self._config.scheduler_demand_per_vcpu)
+        self._walk = _Walk(ctx.elapsed())
+        # SQLite has no busy rows: the file's write lock is waited for, and that wait is outside the 0.4 s.
+        self._deadline = self._walk.started + (float("inf") if ctx.database.is_sqlite else DEADLINE_SECONDS)
+
+    def run(self) -> Placed | Refusal:
+        """Walk until placed, proven full, or out of time."""
+        view, decision = self._decide(None)
+        for attempt in range(ATTEMPTS_MAX):
+            if decision.outcome == "refused":
+                return self._refuse_by_decision(view, decision)
+            last = attempt == ATTEMPTS_MAX - 1
+            placed = self._one_walk(view, decision, last=last)
+            if placed is not None:
+                return placed
+            if self._walk.ended_by is not None:
+                return self._refuse_by_guard(view, decision)
+            if self._proven(attempt) or last or self._out_of_time():
+                break
+            self._ctx.sleep(self._ctx.uniform(0, BACKOFF_SECONDS * 2**attempt))
+            view, decision = self._decide(self._ctx.elapsed())
+        waived = self._last_waived_try(view, decision)
+        return waived if waived is not None else self._refuse_by_guard(view, decision)
+
+    def _decide(self, fresh_since: float | None) -> tuple[View, Decision]:
+        """Decide on a cheap view; a refusal is believed only on a snapshot that was read after the request came."""
+        view = self._ctx.snapshots.view(fresh_since=fresh_since)
+        decision = decide(self._placing.request, view.snapshot, self._ctx.seed())
+        if decision.outcome == "refused" and fresh_since is None:
+            view = self._ctx.snapshots.view(fresh_since=self._walk.started)
+            decision = decide(self._placing.request, view.snapshot, self._ctx.seed())
+        return view, decision
+
+    def _one_walk(self, view: View, decision: Decision, *, last: bool) -> Placed | None:
+        walk = self._walk
+        walk.probes = walk.refused_now = 0
+        walk.capacity_refusals, walk.busy, walk.demand_only, walk.ineligible = {}, {}, {}, 0
+        source = self._placing.source
+        ranked = [int(index) for index in decision.ranked_indices if view.snapshot.node_id(int(index)) != source]
+        over = decision.over_demand
+        first = [index for index in ranked if not over[index]]
+        skipped = [index for index in ranked if over[index]]
+        placed = self._try_all(view, decision, first, waived=False, last=last)
+        if placed is not None or walk.ended_by is not None or (last and self._out_of_time()):
+            return placed
+        second = [*skipped, *walk.demand_only]
+        if second and not self._limits_reached(last=last):
+            walk.demand_only = {}
+            placed = self._try_all(view, decision, second, waived=True, last=last)
+            if placed is not None or walk.ended_by is not None:
+                return placed
+        return self._final_wait(view, decision) if last and walk.busy else None
+
+    def _try_all(
+        self, view: View, decision: Decision, order: Sequence[int], *, waived: bool, last: bool
+    ) -> Placed | None:
+        """Try nodes in order; after the first busy one the rest comes in random order."""
+        left, shuffled = list(order), False
+        while left and not self._limits_reached(last=last):
+            index = left.pop(0)
+            outcome = self._try(view, decision, index, waived=waived)
+            if isinstance(outcome, Admitted | AlreadyPlaced):
+                return self._placed(view, outcome, waived=waived)
+            if isinstance(outcome, Busy):
+                self._walk.probes += 1
+                self._walk.busy[index] = view.snapshot.name(index)
+                if not shuffled:
+                    left.sort(key=lambda _index: self._ctx.uniform(0, 1))
+                    shuffled = True
+            else:
+                self._note_refusal(view, index, outcome)
+                if self._walk.ended_by is not None:
+                    return None
+        return None
+
+    def _note_refusal(self, view: View, index: int, refused: Refused) -> None:
+        walk = self._walk
+        if refused.failing_stage in {Stage.CLAIM, Stage.CLUSTER}:
+            # The same for every node: no further try can help.
+            walk.ended_by = refused
+        elif refused.ineligible:
+            walk.ineligible += 1
+        elif refused.demand_only:
+            walk.demand_only[index] = view.snapshot.name(index)
+            walk.refused_now += 1
+        else:
+            walk.capacity_refusals[index] = refused
+            walk.refused_now += 1
+
+    def _limits_reached(self, *, last: bool) -> bool:
+        if self._walk.probes >= LOCK_PROBES_MAX or self._out_of_time():
+            return True
+        return not last and self._walk.refused_now >= CAPACITY_REFUSALS_MAX
+
+    def _final_wait(self, view: View, decision: Decision) -> Placed | None:
+        """Wait for one busy node, picked at random, at the end of the last attempt."""
+        busy = sorted(self._walk.busy)
+        index = busy[int(self._ctx.uniform(0, len(busy))) % len(busy)]
+        outcome = self._try(view, decision, index, waived=False, wait=True)
+        if isinstance(outcome, Admitted | AlreadyPlaced):
+            return self._placed(view, outcome, waived=False)
+        if isinstance(outcome, Refused):
+            self._note_refusal(view, index, outcome)
+            self._walk.busy.pop(index)
+        return None
+
+    def _last_waived_try(self, view: View, decision: Decision) -> Placed | None:
+        """Demand alone never fails a create: when time is up and somebody was refused on it alone, try once waived."""
+        for index in list(self._walk.demand_only)[:1]:
+            outcome = self._try(view, decision, index, waived=True, wait=True)
+            if isinstance(outcome, Admitted | AlreadyPlaced):
+                return self._placed(view, outcome, waived=True)
+            if isinstance(outcome, Refused):
+                self._note_refusal(view, index, outcome)
+            elif isinstance(outcome, Busy):
+                self._walk.busy[index] = view.snapshot.name(index)
+        return None
+
+    def _try(
+        self, view: View, decision: Decision, index: int, *, waived: bool, wait: bool = False
+    ) -> AdmissionOutcome:
+        placing, key = self._placing, self._placing.key
+        node_id, name = view.snapshot.node_id(index), view.snapshot.name(index)
+        row = self._row(view, decision, outcome="placed", code="", node_id=node_id, summary=decision.summary, waived=waived)
+        ask = admission.Ask(
+            instance_uuid=placing.instance_uuid,
+            namespace=placing.namespace,
+            node_id=node_id,
+            amounts=self._amounts,
+            demand=self._demand,
+            target_load=Decimal(0) if waived else self._config.scheduler_target_load,
+            sample_age_max_seconds=self._config.node_metrics_max_age_seconds,
+            claim_hard=self._config.claim_enforcement == "hard",
+            admit_unsized=self._config.admit_unsized_nodes,
+            wait=wait,
+            source=placing.source,
+        )
+        outcome = admission.admit(
+            self._ctx.database,
+            ask,
+            key=admission.nothing if key is None else (lambda conn: key(conn, name, row.id)),
+            rows=lambda conn: placing.rows(conn, node_id, name, row),
+        )
+        self._remember(name, outcome, waived=waived)
+        return outcome
+
+    def _remember(self, name: str, outcome: AdmissionOutcome, *, waived: bool) -> None:
+        note: dict[str, Any] = {"node": name, "outcome": type(outcome).__name__.lower()}
+        if waived:
+            note["demand_waived"] = True
+        if isinstance(outcome, Refused):
+            note["failing_stage"] = str(outcome.failing_stage)
+            note["dimensions"] = [figure.as_dict() for figure in outcome.figures if figure.exceeded]
+            if outcome.ineligible:
+                note["ineligible"] = outcome.ineligible
+        self._walk.tries.append(note)
+
+    def _placed(self, view: View, outcome: Admitted | AlreadyPlaced, *, waived: bool) -> Placed:
+        index = view.snapshot.index_of_id(outcome.node_id)
+        name = view.snapshot.name(index) if index >= 0 else ""
+        admitted = outcome if isinstance(outcome, Admitted) else None
+        return Placed(outcome.node_id, name, self._decision_id, waived, admitted)
+
+    def _out_of_time(self) -> bool:
+        return self._ctx.elapsed() >= self._deadline
+
+    def _proven(self, attempt: int) -> bool:
+        """Whether the walk on a fresh snapshot proved the fleet full: everyone refused, nobody busy, nobody skipped."""
+        walk = self._walk
+        unproven = walk.busy or walk.demand_only or walk.ineligible or walk.refused_now >= CAPACITY_REFUSALS_MAX
+        return attempt > 0 and not unproven and not self._out_of_time()
+
+    def _refuse_by_decision(self, view: View, decision: Decision) -> Refusal:
+        self._store_refusal(view, decision, decision.code, decision.summary)
+        return Refusal(
+            decision.code,
+            decision.summary,
+            self._decision_id,
+            stage=decision.stage,
+            transient=decision.transient,
+            counts=decision.counts,
+        )
+
+    def _refuse_by_guard(self, view: View, decision: Decision) -> Refusal:
+        code, detail, extra = self._guard_answer()
+        self._store_refusal(view, decision, code, detail)
+        return Refusal(
+            code, detail, self._decision_id, stage="capacity_guard", transient=True, counts=decision.counts, extra=extra
+        )
+
+    def _guard_answer(self) -> tuple[str, str, dict[str, Any]]:
+        walk = self._walk
+        ended = walk.ended_by
+        if ended is not None:
+            code = "claim_exceeded" if ended.failing_stage is Stage.CLAIM else "out_of_capacity"
+            owner = "the namespace's claim" if ended.failing_stage is Stage.CLAIM else "the cluster's unclaimed side"
+            figures = [figure.as_dict() for figure in ended.figures]
+            said = "; ".join(_said(figure) for figure in ended.figures if figure.exceeded)
+            said = said or "the room was taken while this was decided; try again"
+            return code, f"{owner} has no room: {said}", {"failing_stage": str(ended.failing_stage), "dimensions": figures}
+        refused = len(walk.capacity_refusals)
+        dimensions = _by_dimension(walk.capacity_refusals.values())
+        extra = {"failing_stage": "node", "refused": refused, "busy": len(walk.busy), "dimensions": dimensions}
+        if refused and not walk.busy and not walk.ineligible and not walk.demand_only and not self._out_of_time():
+            counted = ", ".join(f"{count} {name}" for name, count in dimensions.items())
+            return "out_of_capacity", f"all {refused} candidates refused at the capacity guard: {counted}", extra
+        detail = (
+            f"{len(walk.busy)} candidates were locked by other placements and {refused} refused within "
+            f"{DEADLINE_SECONDS} s: that proves nothing about room; try again in a second"
+        )
+        return "placement_busy", detail, extra
+
+    @property
+    def _decision_id(self) -> str:
+        if not self._id:
+            self._id = self._ctx.new_uuid()
+        return self._id
+
+    _id: str = ""
+
+    def _store_refusal(self, view: View, decision: Decision, code: str, summary: str) -> None:
+        row = self._row(view, decision, outcome="refused", code=code, node_id=None, summary=summary)
+        self._ctx.database.unit(lambda conn: decisions.insert(conn, row))
+
+    def _row(
+        self,
+        view: View,
+        decision: Decision,
+        *,
+        outcome: str,
+        code: str,
+        node_id: int | None,
+        summary: str,
+        waived: bool = False,
+    ) -> decisions.DecisionRow:
+        walk = self._walk.tries[-WALK_STORED_MAX:]
+        if waived:
+            walk = [*walk, {"demand_waived": True}]
+        return decisions.DecisionRow(
+            id=self._decision_id,
+            instance_uuid=self._placing.instance_uuid,
+            namespace=self._placing.namespace,
+            reason=str(self._placing.request.reason),
+            outcome=outcome,
+            code=code,
+            node_id=node_id,
+            seed=decision.seed,
+            base_id=view.base_id,
+            changes=view.changes,
+            record=encode_decision(decision),
+            request=self._request_document(),
+            walk=walk,
+            summary=summary,
+            version=self._ctx.version,
+        )
+
+    def _request_document(self) -> Mapping[str, Any]:
+        if self._document is None:
+            self._document = self._placing.request.model_dump(mode="json", exclude_defaults=True)
+        return self._document
+
+    _document: Mapping[str, Any] | None = None
+
+
+def _said(figure: Any) -> str:  # noqa: ANN401
+    return f"{figure.dimension} (limit {figure.limit}, used {figure.used}, requested {figure.requested})"
+
+
+def _by_dimension(refusals: Any) -> dict[str, int]:  # noqa: ANN401
+    """Count the refusals by the dimensions that were exceeded; a refusal may count in several."""
+    counts: dict[str, int] = {}
+    for refused in refusals:
+        over = [figure.dimension for figure in refused.figures if figure.exceeded] or ["taken meanwhile"]
+        for name in over:
+            counts[name] = counts.get(name, 0) + 1
+    return counts

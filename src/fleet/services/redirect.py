@@ -1,0 +1,67 @@
+"""Redirecting a create: its node turned out unfit before anything was made there, so it is placed again elsewhere.
+
+One transaction moves the charge, the instance and the operation to the new node; namespace and cluster are not charged
+again. The worker's lease number guards it: a worker that lost its lease redirects nothing.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection
+
+from fleet.ledger import decisions, events, instances, operations
+from fleet.ledger.operations import LeasedOperation
+from fleet.model.request import PlacementRequest
+from fleet.queue.jobs import WakeUp
+from fleet.services.context import Context
+from fleet.services.place import Placed, Placing, place
+
+PLACEMENT_ATTEMPTS_MAX = 3
+
+
+class _Stopped(Exception):  # noqa: N818 - rolls the admission back
+    """The lease is lost, or the instance is not being created any more."""
+
+
+def redirect(ctx: Context, leased: LeasedOperation, reason: str) -> str | None:
+    """Place the instance of a create on another node. Return that node's name; None when it stays where it is.
+
+    Raises:
+        DatabaseUnavailable: nothing was changed.
+    """
+    instance = instances.get(ctx.database, leased.instance_uuid)
+    if instance is None or instance.placement_attempts >= PLACEMENT_ATTEMPTS_MAX:
+        return None
+    # The node that it leaves is never tried again (`source`), so to the pipeline it is a create like any other.
+    body = {**instance.request, "namespace": instance.namespace}
+
+    def rows(conn: Connection, node_id: int, node: str, row: decisions.DecisionRow) -> None:
+        if not instances.place_elsewhere(conn, instance.uuid, node_id, row.id):
+            raise _Stopped
+        if not operations.redirect(conn, leased, node_id):
+            raise _Stopped
+        decisions.insert(conn, row)
+        payload = {
+            "node": node,
+            "previous_node": leased.node,
+            "reason": reason,
+            "decision": row.id,
+            "placement_attempts": instance.placement_attempts + 1,
+        }
+        events.record(conn, "instance", instance.uuid, "instance placed", payload)
+
+    placing = Placing(
+        request=PlacementRequest.model_validate(body),
+        instance_uuid=instance.uuid,
+        namespace=instance.namespace,
+        rows=rows,
+        source=leased.node_id,
+    )
+    try:
+        placed = place(ctx, placing)
+    except _Stopped:
+        return None
+    if not isinstance(placed, Placed) or placed.node_id == leased.node_id:
+        return None
+    ctx.fault("worker_after_redirect")
+    ctx.wake(WakeUp(leased.uuid, placed.node_id, leased.number))
+    return placed.node

@@ -1,0 +1,52 @@
+"""Settling: what a worker proved becomes the record, in one transaction, guarded by the number of its lease."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection
+
+from fleet.ledger import charges, events, instances, operations, release
+from fleet.ledger.database import Database
+from fleet.ledger.operations import LeasedOperation
+from fleet.model.lifecycle import InstanceState
+
+
+class _Fenced(Exception):  # noqa: N818 - rolls the unit back
+    """Another worker holds the operation now: nothing of ours may be written."""
+
+
+def settle_create(db: Database, leased: LeasedOperation) -> bool:
+    """Record that the domain exists: instance running, charge no draft any more, operation done. False: lease lost."""
+
+    def work(conn: Connection) -> None:
+        charges.settle(conn, leased.instance_uuid)
+        moved = instances.move_state(
+            conn, leased.instance_uuid, {InstanceState.CREATING, InstanceState.ERROR}, InstanceState.RUNNING
+        )
+        if not operations.finish(conn, leased):
+            raise _Fenced
+        if moved:
+            payload = {"node": leased.node, "operation": leased.uuid, "attempts": leased.attempts}
+            events.record(conn, "instance", leased.instance_uuid, "instance created", payload)
+
+    try:
+        db.unit(work)
+    except _Fenced:
+        return False
+    return True
+
+
+def settle_delete(db: Database, leased: LeasedOperation) -> bool:
+    """Record that the domain is gone: charge released, instance deleted, operation done. False: lease lost."""
+
+    def rows(conn: Connection) -> None:
+        instances.move_state(conn, leased.instance_uuid, {InstanceState.DELETING}, InstanceState.DELETED)
+        if not operations.finish(conn, leased):
+            raise _Fenced
+        payload = {"node": leased.node, "operation": leased.uuid}
+        events.record(conn, "instance", leased.instance_uuid, "instance placement released", payload)
+
+    try:
+        release.release(db, leased.instance_uuid, rows=rows)
+    except _Fenced:
+        return False
+    return True

@@ -1,0 +1,196 @@
+"""The snapshot cache: each process's slightly stale view of the fleet, and the stored bases that decisions replay from.
+
+Ledger counters are brought up to date before every decision, reading only rows that changed. Samples are refreshed every
+`SCHEDULER_CACHE_TIMEOUT` seconds by a thread of its own, so that no request pays for it; everything is read again every
+`RELOAD_SECONDS`. A decision gets a frozen view with what to store beside it: the base, and the rows changed since.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fleet.ledger import decisions
+from fleet.ledger import snapshots as rows
+from fleet.ledger.database import Database
+from fleet.model.errors import FleetError
+from fleet.placement.record import encode_base, encode_changes
+from fleet.placement.snapshot import Snapshot
+from fleet.services.configuration import Configuration
+from fleet.telemetry import get_logger
+
+RELOAD_SECONDS = 60.0
+THOROUGH_SECONDS = 1.0
+CHECKPOINT_ROWS = 256
+"""A new base (or checkpoint) is stored when more rows than this changed since the last: records stay small."""
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one decision sees, and how to find it again."""
+
+    snapshot: Snapshot
+    base_id: str
+    changes: bytes
+
+
+@dataclass(slots=True)
+class _Base:
+    base_id: str
+    full_id: str
+    full_version: int
+    version: int
+    layout_version: int
+
+
+class SnapshotCache:
+    """Call `view()` for each decision."""
+
+    def __init__(
+        self, db: Database, configuration: Configuration, elapsed: Callable[[], float], new_uuid: Callable[[], str]
+    ) -> None:
+        """Read nothing yet."""
+        self._db = db
+        self._configuration = configuration
+        self._elapsed = elapsed
+        self._new_uuid = new_uuid
+        self._lock = threading.RLock()
+        self._reading = threading.Lock()
+        self._snapshot: Snapshot | None = None
+        self._base: _Base | None = None
+        self._cursor = 0
+        self._metrics_cursor = 0
+        self._loaded_at = self._thorough_at = self._refreshed_at = float("-inf")
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def view(self, *, fresh_since: float | None = None) -> View:
+        """Return the view for one decision; `fresh_since` (a monotonic time) asks for a thorough read begun after it.
+
+        Raises:
+            DatabaseUnavailable: the ledger cannot be read; nothing is decided on counters of unknown age.
+        """
+        if self._snapshot is None or self._too_old():
+            self._reload()
+        if fresh_since is not None and self._thorough_at < fresh_since:
+            self._read_counters(thorough=True)
+        else:
+            self._read_counters(thorough=False)
+        with self._lock:
+            snapshot = self._require()
+            snapshot.configure(self._configuration())
+            base = self._current_base(snapshot)
+            changes = encode_changes(snapshot, base.version)
+            return View(Snapshot(snapshot.frame), base.base_id, changes)
+
+    def peek(self) -> Snapshot:
+        """Return a fresh view without storing a base: for explaining, saving and displaying."""
+        self._reload()
+        with self._lock:
+            snapshot = self._require()
+            snapshot.configure(self._configuration())
+            return Snapshot(snapshot.frame)
+
+    def start(self) -> None:
+        """Keep samples fresh in the background, until `stop`."""
+        self._thread = threading.Thread(target=self._keep_fresh, name="snapshot-refresh", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the background refresh."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=10)
+
+    def refresh(self) -> None:
+        """Read what was published since the last time, and the ledger's late comers."""
+        if self._elapsed() - self._loaded_at >= RELOAD_SECONDS or self._snapshot is None:
+            self._reload()
+            return
+        self._read_counters(thorough=True)
+        if self._elapsed() - self._refreshed_at < float(self._configuration().scheduler_cache_timeout):
+            return
+        at = self._elapsed()
+        found = rows.published_since(self._db, self._metrics_cursor)
+        with self._lock:
+            self._require().update_records(found.records)
+            self._metrics_cursor = found.cursor
+        self._refreshed_at = at
+
+    def _keep_fresh(self) -> None:
+        while not self._stop.wait(THOROUGH_SECONDS):
+            try:
+                self.refresh()
+            except FleetError as error:
+                log.warning("snapshot.refresh_failed", error=error.detail)
+            except Exception:
+                log.exception("snapshot.refresh_failed")
+
+    def _too_old(self) -> bool:
+        """Whether the background refresh fell behind so far that a request reads everything itself."""
+        patience = 3 * float(self._configuration().scheduler_cache_timeout) + RELOAD_SECONDS
+        return self._elapsed() - self._loaded_at > patience
+
+    def _reload(self) -> None:
+        with self._reading:
+            at = self._elapsed()
+            found = rows.everything(self._db)
+            with self._lock:
+                self._take_all(found)
+            self._loaded_at = self._refreshed_at = self._thorough_at = at
+
+    def _take_all(self, found: rows.Records) -> None:
+        if self._snapshot is None:
+            self._snapshot = Snapshot.from_records(found.records, self._configuration(), found.now_us)
+            self._base = None
+        else:
+            here = {record.node_id for record in found.records}
+            for node_id in [node for node in self._snapshot.frame.roster.node_ids if node not in here]:
+                self._snapshot.remove(node_id)
+            self._snapshot.update_records(found.records)
+            self._snapshot.now_us = found.now_us
+        self._cursor = max(self._cursor, found.cursor - rows.THOROUGH_OVERLAP_US)
+        self._metrics_cursor = found.cursor
+
+    def _read_counters(self, *, thorough: bool) -> None:
+        at = self._elapsed()
+        overlap = rows.THOROUGH_OVERLAP_US if thorough else rows.QUICK_OVERLAP_US
+        found = rows.changed(self._db, self._cursor, overlap)
+        with self._lock:
+            snapshot = self._require()
+            unknown = snapshot.update_counters(found.rows)
+            self._cursor = max(self._cursor, found.cursor)
+            snapshot.now_us = max(snapshot.now_us, found.now_us)
+            if thorough:
+                self._thorough_at = at
+        if unknown:
+            records = rows.some(self._db, unknown)
+            with self._lock:
+                self._require().update_records(records)
+
+    def _require(self) -> Snapshot:
+        assert self._snapshot is not None, "the snapshot is read before it is used"
+        return self._snapshot
+
+    def _current_base(self, snapshot: Snapshot) -> _Base:
+        base = self._base
+        if base is not None and base.layout_version == snapshot.layout_version:
+            changed = len(snapshot.rows_changed_since(base.version))
+            if changed <= CHECKPOINT_ROWS:
+                return base
+            if snapshot.marked(base.full_version) is not None:
+                return self._store(snapshot, base)
+        return self._store(snapshot, None)
+
+    def _store(self, snapshot: Snapshot, onto: _Base | None) -> _Base:
+        """Store a full base, or a checkpoint onto the last full one."""
+        base_id = self._new_uuid()
+        body = encode_base(snapshot) if onto is None else encode_changes(snapshot, onto.full_version)
+        decisions.insert_base(self._db, base_id, None if onto is None else onto.full_id, body)
+        version = snapshot.mark()
+        full_id, full_version = (base_id, version) if onto is None else (onto.full_id, onto.full_version)
+        self._base = _Base(base_id, full_id, full_version, version, snapshot.layout_version)
+        return self._base
