@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fleet.model.resources import Limits
 
@@ -52,7 +52,8 @@ def floored_product(amount: int, ratio: Decimal) -> int:
 
 def at_least_zero(amount: T) -> T:
     """Return `max(0, amount)`. Columns."""
-    return cast("T", amount * (amount > 0))
+    positive: T = amount * (amount > 0)
+    return positive
 
 
 def cpu_schedulable(threads: int, reservation_threads: int) -> Clamped:
@@ -126,7 +127,7 @@ def expected_demand(cpus: int, per_vcpu: Decimal, age_seconds: Decimal, decay_se
     return whole.quantize(Decimal("0.001"), ROUND_HALF_UP)
 
 
-def over_demand_target(load_milli: T, demand_milli: T, target_milli: int, schedulable: T) -> Any:  # noqa: ANN401
+def over_demand_target(load_milli: T, demand_milli: T, target_milli: int, schedulable: T) -> Any:
     """Return whether `cpu_load_1 + expected_demand > SCHEDULER_TARGET_LOAD * cpu_schedulable`. Columns.
 
     The asking request is not part of the comparison. The caller exempts unknown loads and unknown `cpu_schedulable`,

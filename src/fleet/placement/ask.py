@@ -1,0 +1,152 @@
+"""What a decision is asked, in the form that stages compare: amounts, who holds a charge already, where it may not go.
+
+A re-placement is never charged for itself: on a node that holds its charge only the growth counts (a resize), or
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from fleet.model.errors import InvalidRequest, NotSupported
+from fleet.model.request import PlacementRequest, Reason
+from fleet.model.resources import Amounts
+from fleet.placement.columns import Ints, Mask
+from fleet.placement.frame import Frame
+
+MOVES: Final = frozenset({Reason.MIGRATE, Reason.EVACUATE})
+
+STAGED_FIELDS: Final = (
+    "placement.node",
+    "placement.labels",
+    "region",
+    "arch",
+    "gpus",
+    "gpu_kind",
+    "gpu_profile",
+    "affinity",
+    "metadata.affinity",
+    "placement_rules",
+    "sleep_after_idle_seconds",
+)
+"""Fields of a request that some stage must serve: until it is there, they are refused, never ignored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request against one frame.
+
+    `growth` maps the index of each node that holds a charge of the instance to what would be added there. `source` is
+    the index of the node that a move leaves, `resize_home` the one a resize starts from; -1: none.
+    """
+
+    request: PlacementRequest
+    amounts: Amounts
+    growth: Mapping[int, Amounts]
+    source: int = -1
+    resize_home: int = -1
+    destinations: Mask | None = None
+    unknown_destinations: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, request: PlacementRequest, frame: Frame) -> Ask:
+        """Return the ask of a request.
+
+        Raises:
+            InvalidRequest: a resize or a move names no instance, or one that the snapshot does not hold.
+        """
+        amounts = request.amounts(frame.config.instance_overhead_mb)
+        held = _held(request, frame)
+        resize = request.reason is Reason.RESIZE
+        growth = {at: (amounts - before).floored() if resize else Amounts() for at, before in held.items()}
+        home = _home(request, frame)
+        allowed, strangers = _destinations(request, frame)
+        return cls(
+            request,
+            amounts,
+            growth,
+            source=home if request.reason in MOVES else -1,
+            resize_home=home if resize else -1,
+            destinations=allowed,
+            unknown_destinations=strangers,
+        )
+
+    def added(self, dimension: str, at: int) -> int:
+        """Return what would be added in a dimension to the node at an index."""
+        amounts = self.growth.get(at, self.amounts)
+        added: int = getattr(amounts, dimension)
+        return added
+
+    def short_of(self, dimension: str, room: Ints) -> Mask:
+        """Return where `room` is too small. Adding nothing to a charge that is there always fits."""
+        short: Mask = room < getattr(self.amounts, dimension)
+        for at, amounts in self.growth.items():
+            more = getattr(amounts, dimension)
+            short[at] = more > 0 and bool(room[at] < more)
+        return short
+
+    def needed(self, dimension: str, missing: Mask) -> Mask:
+        """Return where a missing figure matters: not where nothing would be added to a charge that is there."""
+        settled = [at for at, amounts in self.growth.items() if getattr(amounts, dimension) == 0]
+        if not settled:
+            return missing
+        missing = missing.copy()
+        missing[settled] = False
+        return missing
+
+
+def _held(request: PlacementRequest, frame: Frame) -> dict[int, Amounts]:
+    """Return what the request's instance holds, by node index; the primary charge first."""
+    instance = None if request.instance is None else frame.instances.get(request.instance)
+    if instance is None:
+        if request.reason is Reason.CREATE:
+            return {}
+        problem = "is needed to know where the instance is" if request.instance is None else "is not in the snapshot"
+        message = f"{problem}; a request with reason {request.reason} starts from a placed instance"
+        raise InvalidRequest(f"instance: {message}", errors=[{"field": "instance", "message": message}])
+    index = frame.roster.index
+    return {
+        index[node]: Amounts(held.cpus, held.memory_mb, held.disk_gb, 1)
+        for node, held in instance.held()
+        if node in index
+    }
+
+
+def _home(request: PlacementRequest, frame: Frame) -> int:
+    """Return the index of the node with the instance's primary charge, or -1."""
+    instance = None if request.instance is None else frame.instances.get(request.instance)
+    node = None if instance is None else instance.node
+    return -1 if node is None else frame.roster.index.get(node, -1)
+
+
+def _destinations(request: PlacementRequest, frame: Frame) -> tuple[Mask | None, tuple[str, ...]]:
+    if request.destinations is None:
+        return None, ()
+    index = frame.roster.index
+    allowed = np.zeros(len(frame), dtype=np.bool_)
+    allowed[[index[name] for name in request.destinations if name in index]] = True
+    return allowed, tuple(name for name in request.destinations if name not in index)
+
+
+def fields_asked(request: PlacementRequest) -> tuple[str, ...]:
+    """Return those of `STAGED_FIELDS` that a request uses."""
+    metadata = request.metadata or {}
+    values = {
+        "placement.node": request.placement.node,
+        "placement.labels": request.placement.labels,
+        "affinity": request.affinity,
+        "metadata.affinity": metadata.get("affinity"),
+    }
+    return tuple(name for name in STAGED_FIELDS if values.get(name, getattr(request, name, None)))
+
+
+def refuse_unsupported(request: PlacementRequest, served: frozenset[str]) -> None:
+    """Raise NotSupported when the request uses a field that no stage serves."""
+    missing = [name for name in fields_asked(request) if name not in served]
+    if missing:
+        errors = [{"field": name, "message": "this feature is not there yet"} for name in missing]
+        raise NotSupported(f"not supported yet: {', '.join(missing)}; leave them out", errors=errors)

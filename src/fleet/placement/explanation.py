@@ -1,0 +1,139 @@
+"""Decision -> sentences: who fits, who does not and why, and the nearest thing that would help.
+
+Everything is read again from the figures of the decision's own view, so a sentence can never disagree with a decision.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from fleet.model.decision import Decision
+from fleet.placement.ask import Ask
+from fleet.placement.columns import CORDONED, FIGURE_MAX, Ints, Mask
+from fleet.placement.frame import Frame
+
+UNITS: Final = {"cpus": "vCPUs", "memory_mb": "MiB of memory", "disk_gb": "GiB of disk", "instances": "slots"}
+DIMENSIONS: Final = tuple(UNITS)
+
+
+def drop_counts(decision: Decision) -> str:
+    """Return how many nodes each stage dropped, most first: `7 sufficient_idle_memory, 3 scheduling_state`."""
+    totals = [(sum(reasons.values()), stage) for stage, reasons in decision.counts.items()]
+    return ", ".join(f"{count} {stage}" for count, stage in sorted(totals, key=lambda item: -item[0]))
+
+
+def summary(decision: Decision, ask: Ask, frame: Frame) -> str:
+    """Return the decision in one sentence."""
+    total = decision.node_count
+    if decision.code == "node_not_found":
+        return f"no node is called {', '.join(ask.unknown_destinations)}; {total} nodes are registered"
+    if decision.code == "no_nodes":
+        return "0 of 0 nodes fit: no node is registered"
+    if decision.refused:
+        largest = largest_limits(ask, frame) if decision.stage is not None and exceeds_every_limit(ask, frame) else ""
+        sentence = f"0 of {total} nodes fit: {drop_counts(decision)}"
+        return f"{sentence}; {largest}" if largest and decision.code == "out_of_capacity" else sentence
+    fit = len(decision.ranked_indices)
+    first = int(decision.ranked_indices[0])
+    sentence = f"{frame.roster.names[first]} is first of {fit} of {total} nodes: {decision.strategy}"
+    figures = decision.ordered_by(first)
+    told = [f"{name} {figures[name]}" for name in ("bucket", "weight") if figures.get(name) is not None]
+    sentence = ", ".join([sentence, *told])
+    return f"{sentence}; dropped: {drop_counts(decision)}" if decision.counts else sentence
+
+
+def known_limits(frame: Frame) -> tuple[Ints, Mask]:
+    """Return the limit rows, and which nodes have all of their limits known. Unknown is never room."""
+    known: Mask = np.logical_and.reduce(frame.limits >= 0, axis=0)
+    return frame.limits, known
+
+
+def exceeds_every_limit(ask: Ask, frame: Frame) -> bool:
+    """Return whether no node's limits hold the request even when the node is empty: waiting cannot help."""
+    limits, known = known_limits(frame)
+    if not known.any():
+        return False
+    wanted = np.array([[getattr(ask.amounts, dimension)] for dimension in DIMENSIONS], dtype=np.int64)
+    return bool((limits[:, known] < wanted).any(axis=0).all())
+
+
+def largest_limits(ask: Ask, frame: Frame) -> str:
+    """Return the dimensions in which the request exceeds every node's limit, with the largest limit there is."""
+    limits, known = known_limits(frame)
+    told = []
+    for row, dimension in enumerate(DIMENSIONS):
+        column = np.where(known, limits[row], -1)
+        best, wanted = int(column.max()), getattr(ask.amounts, dimension)
+        if wanted > best:
+            owner = min(frame.roster.names[at] for at in np.flatnonzero(column == best))
+            told.append(f"{wanted} {UNITS[dimension]} exceed the largest limit, {best} ({owner})")
+    return "; ".join(told) or "no node's limits hold all amounts of the request together"
+
+
+def shortfalls(ask: Ask, frame: Frame) -> Ints:
+    """Return how much each node lacks in each dimension (rows: `DIMENSIONS`); 0 where it has room."""
+    rooms = (
+        frame.room_cpus,
+        np.minimum(frame.room_memory, frame.measured_memory),
+        np.minimum(frame.room_disk, frame.measured_disk),
+        frame.room_instances,
+    )
+    rows = []
+    for dimension, room in zip(DIMENSIONS, rooms, strict=True):
+        lacking = np.where(ask.short_of(dimension, room), getattr(ask.amounts, dimension) - room, 0)
+        for at in ask.growth:
+            lacking[at] = max(0, ask.added(dimension, at) - int(room[at]))
+        rows.append(lacking)
+    return np.array(rows)
+
+
+def remedy(decision: Decision, ask: Ask, frame: Frame) -> str:
+    """Return the nearest thing that would help: what the best of the refusing nodes lacks, or whom to uncordon."""
+    if not decision.refused or decision.stage is None:
+        return ""
+    if decision.code == "no_schedulable_nodes":
+        return _schedulable_remedy(decision, frame)
+    lacking = shortfalls(ask, frame)
+    candidates = _refused_on_capacity(decision)
+    near = [at for at in np.flatnonzero(candidates) if 0 < lacking[:, at].max() <= FIGURE_MAX]
+    if not near:
+        return ""
+    best = min(near, key=lambda at: (_distance(ask, lacking[:, at]), frame.roster.names[at]))
+    parts = [
+        f"{int(amount)} {UNITS[dimension]}"
+        for dimension, amount in zip(DIMENSIONS, lacking[:, best], strict=True)
+        if amount
+    ]
+    return f"nearest is {frame.roster.names[best]}: it lacks {' and '.join(parts)}"
+
+
+def _distance(ask: Ask, lacking: Ints) -> tuple[int, float]:
+    """Return how far a node is from fitting: dimensions short, then what is lacking relative to the request."""
+    share = sum(
+        int(amount) / max(1, getattr(ask.amounts, name)) for name, amount in zip(DIMENSIONS, lacking, strict=True)
+    )
+    return int(np.count_nonzero(lacking)), share
+
+
+def _refused_on_capacity(decision: Decision) -> Mask:
+    masks = [
+        mask
+        for stage, reasons in decision.evidence.masks().items()
+        for reason, mask in reasons.items()
+        if reason.startswith(("over_limit", "below_")) and stage
+    ]
+    return np.logical_or.reduce(masks) if masks else np.zeros(decision.node_count, dtype=np.bool_)
+
+
+def _schedulable_remedy(decision: Decision, frame: Frame) -> str:
+    dropped = decision.evidence.masks().get("scheduling_state", {})
+    cordoned = dropped.get("cordoned")
+    if cordoned is not None:
+        names = sorted(
+            frame.roster.names[at] for at in np.flatnonzero(cordoned & (frame.counter("scheduling") == CORDONED))
+        )
+        return f"uncordon {names[0]}" if len(names) == 1 else f"uncordon one of {len(names)} nodes, such as {names[0]}"
+    stale = decision.counts.get("node_state", {}).get("stale_sample", 0)
+    return f"{stale} nodes have sent no fresh sample: see whether sf-resources runs there" if stale else ""

@@ -1,0 +1,97 @@
+"""Instances as a decision sees them: who holds what on which node, and what a node's sample cannot include yet.
+
+Promise: *pending* is computed in one place for every snapshot that does not carry it. A charge is counted once: an
+instance that is a draft and newer than the sample is one charge, not two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from fleet.model.capacity import expected_demand
+from fleet.model.cluster_config import ClusterConfig
+from fleet.model.resources import Amounts
+
+NOTHING = Amounts()
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceRecord:
+    """One instance and its charges. Amounts are what its charge holds (its overhead included).
+
+    `node` holds the primary charge, `incoming_node` the one of a move under way. `charge_age_seconds` None: the charge
+    is inside the node's sample, unless it is a draft.
+    """
+
+    uuid: str
+    namespace: str = ""
+    node: str | None = None
+    incoming_node: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    amounts: Amounts = NOTHING
+    incoming: Amounts | None = None
+    grown_memory_mb: int = 0
+    grown_disk_gb: int = 0
+    sleepy: bool = False
+    terminating: bool = False
+    draft: bool = False
+    charge_age_seconds: Decimal | None = None
+
+    def held(self) -> Iterator[tuple[str, Amounts]]:
+        """Yield each node that holds a charge of this instance, with the amounts held there."""
+        if self.node is not None:
+            yield self.node, self.amounts
+        if self.incoming_node is not None and self.incoming_node != self.node:
+            yield self.incoming_node, self.amounts if self.incoming is None else self.incoming
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What the instances add up to on one node."""
+
+    used: Amounts = NOTHING
+    demand: Decimal = Decimal(0)
+    pending_memory_mb: int = 0
+    pending_disk_gb: int = 0
+
+
+EMPTY_TALLY = Tally()
+
+
+def tally(
+    instances: Iterable[InstanceRecord], config: ClusterConfig, sample_age_seconds: Mapping[str, Decimal | None]
+) -> dict[str, Tally]:
+    """Return for each node with instances what they use, what load they are expected to bring and what is pending."""
+    found: dict[str, Tally] = {}
+    for instance in instances:
+        for node, amounts in instance.held():
+            before = found.get(node, EMPTY_TALLY)
+            memory, disk = _pending(instance, node, amounts, sample_age_seconds.get(node))
+            found[node] = Tally(
+                before.used + Amounts(amounts.cpus, amounts.memory_mb, amounts.disk_gb, 1),
+                before.demand + _demand(instance, amounts, config),
+                before.pending_memory_mb + memory,
+                before.pending_disk_gb + disk,
+            )
+    return found
+
+
+def _pending(
+    instance: InstanceRecord, node: str, amounts: Amounts, sample_age_seconds: Decimal | None
+) -> tuple[int, int]:
+    """Return the memory and disk of one charge that the node's sample cannot include yet."""
+    age = instance.charge_age_seconds
+    # Equal times count as newer: the sample may have been measured just before the charge.
+    newer = age is not None and (sample_age_seconds is None or age <= sample_age_seconds)
+    if node != instance.node or instance.draft or newer:
+        return amounts.memory_mb, amounts.disk_gb
+    return instance.grown_memory_mb, instance.grown_disk_gb
+
+
+def _demand(instance: InstanceRecord, amounts: Amounts, config: ClusterConfig) -> Decimal:
+    if instance.charge_age_seconds is None:
+        return Decimal(0)
+    per_vcpu, window = config.scheduler_demand_per_vcpu, config.scheduler_demand_decay_seconds
+    return expected_demand(amounts.cpus, per_vcpu, instance.charge_age_seconds, window)

@@ -1,0 +1,320 @@
+"""How snapshots and decisions are stored: small bytes that replay to the same decision.
+
+Promise: `decode(base, *changes)` gives back a snapshot on which `decide` answers, for the same request and seed,
+exactly what it answered on the original. A base holds everything; changes hold the rows that differ since a version,
+as differences where that version was marked. They are applied in the order in which they are given.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.model.cluster_config import ClusterConfig
+from fleet.model.decision import Decision
+from fleet.placement.columns import LEDGER, LEDGER_AT, SAMPLE, UNKNOWN, UNLIMITED, Ints
+from fleet.placement.document import instance_form, read_instance
+from fleet.placement.frame import NO_TRAITS, Frame, Roster, Sample, Traits
+from fleet.placement.snapshot import Snapshot
+
+BASE: Final = b"fleet-base-1\n"
+CHANGES: Final = b"fleet-changes-1\n"
+DECISION: Final = b"fleet-decision-1\n"
+LEVEL: Final = 1
+STORED_NODES_MAX: Final = 200
+"""Of the ranked nodes, and of the dropped ones for each reason, this many are stored or shown."""
+
+_SAMPLE_AT = LEDGER_AT["sample_at_us"]
+_NARROW: Final = ("i1", "i2", "i4")
+
+
+def pack(values: Ints) -> tuple[str, bytes]:
+    """Return whole numbers in the narrowest type that holds them. Its two ends stand for unknown and unlimited."""
+    unknown, unlimited = values == UNKNOWN, values == UNLIMITED
+    plain = values[~(unknown | unlimited)]
+    low, high = (int(plain.min()), int(plain.max())) if len(plain) else (0, 0)
+    for kind in _NARROW:
+        ends = np.iinfo(kind)
+        if ends.min < low and high < ends.max:
+            narrow = np.where(unknown, ends.min, np.where(unlimited, ends.max, values))
+            return kind, narrow.astype(f"<{kind}").tobytes()
+    return "i8", values.astype("<i8").tobytes()
+
+
+def unpack(kind: str, data: bytes) -> Ints:
+    """Return what `pack` was given."""
+    values = np.frombuffer(data, dtype=f"<{kind}").astype(np.int64)
+    if kind == "i8":
+        return values
+    ends = np.iinfo(kind)
+    found = np.where(values == ends.min, UNKNOWN, np.where(values == ends.max, UNLIMITED, values))
+    return found.astype(np.int64)
+
+
+class _Writer:
+    """A header of JSON and the blobs it describes."""
+
+    def __init__(self) -> None:
+        self.blobs: list[bytes] = []
+
+    def column(self, values: Ints) -> list[str | int]:
+        kind, data = pack(values)
+        self.blobs.append(data)
+        return [kind, len(data)]
+
+    def finish(self, magic: bytes, header: Mapping[str, Any]) -> bytes:
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        return magic + zlib.compress(struct.pack("<I", len(text)) + text + b"".join(self.blobs), LEVEL)
+
+
+class _Source:
+    """The header, and the blobs in the order in which they were written."""
+
+    def __init__(self, magic: bytes, data: bytes) -> None:
+        if not data.startswith(magic):
+            raise ValueError(f"these {len(data)} bytes are not {magic.decode().strip()}")
+        body = zlib.decompress(data[len(magic) :])
+        (length,) = struct.unpack_from("<I", body)
+        self.header: dict[str, Any] = json.loads(body[4 : 4 + length])
+        self._body, self._at = body, 4 + length
+
+    def blob(self, length: int) -> bytes:
+        self._at += length
+        return self._body[self._at - length : self._at]
+
+    def column(self, described: Sequence[Any]) -> Ints:
+        return unpack(described[0], self.blob(described[1]))
+
+
+def encode_base(snapshot: Snapshot) -> bytes:
+    """Return everything a decision may see, and mark this version so that changes since can be small."""
+    frame, writer = snapshot.frame, _Writer()
+    snapshot.mark()
+    ledger = frame.ledger.copy()
+    ledger[_SAMPLE_AT] = _shift(ledger[_SAMPLE_AT], -frame.now_us)
+    roster = frame.roster
+    header = {
+        "now_us": frame.now_us,
+        "config": frame.config.to_mapping(),
+        "names": roster.names,
+        "traits": [[at, _traits_form(traits)] for at, traits in enumerate(roster.traits) if traits != NO_TRAITS],
+        "instances": [instance_form(instance) for instance in frame.instances.values()],
+        "node_ids": writer.column(np.array(roster.node_ids, dtype=np.int64)),
+        "ledger": [[name, *writer.column(ledger[at])] for at, name in enumerate(LEDGER)],
+        "sample": [[name, *writer.column(frame.sample.matrix[at])] for at, name in enumerate(SAMPLE)],
+    }
+    return writer.finish(BASE, header)
+
+
+def encode_changes(snapshot: Snapshot, since_version: int) -> bytes:
+    """Return the rows that changed after a version of this snapshot.
+
+    Raises:
+        ValueError: the nodes or the configuration changed since; store a new base instead.
+    """
+    if snapshot.layout_version > since_version:
+        raise ValueError(
+            f"nodes or configuration changed at version {snapshot.layout_version}, after {since_version}: "
+            "these need a new base"
+        )
+    frame, writer = snapshot.frame, _Writer()
+    before = snapshot.marked(since_version)
+    instances = snapshot.instances_changed_since(since_version)
+    header: dict[str, Any] = {"now_us": frame.now_us, "relative": before is not None}
+    for key, rows, now, then in (
+        ("ledger", snapshot.rows_changed_since(since_version), frame.ledger, None if before is None else before.ledger),
+        (
+            "sample",
+            snapshot.samples_changed_since(since_version),
+            frame.sample.matrix,
+            None if before is None else before.sample.matrix,
+        ),
+    ):
+        if len(rows):
+            header[key] = _differences(writer, rows, now, then)
+    if instances:
+        forms = {uuid: None if item is None else instance_form(item) for uuid, item in instances.items()}
+        header["instances"] = list(forms.items())
+    return writer.finish(CHANGES, header)
+
+
+def _differences(writer: _Writer, rows: NDArray[np.intp], now: Ints, then: Ints | None) -> dict[str, Any]:
+    """Write the columns in which `rows` differ; without a former state, all columns as they are."""
+    steps = np.diff(rows, prepend=0).astype(np.int64)
+    described: dict[str, Any] = {"rows": writer.column(steps), "columns": []}
+    values = now[:, rows] if then is None else now[:, rows] - then[:, rows]
+    for at in range(len(values)):
+        if then is None or values[at].any():
+            described["columns"].append([at, *writer.column(values[at])])
+    return described
+
+
+def decode(base: bytes, *changes: bytes) -> Snapshot:
+    """Return the snapshot of a base with changes applied, in order.
+
+    Raises:
+        ValueError: bytes of another kind.
+    """
+    source = _Source(BASE, base)
+    header = source.header
+    config = ClusterConfig.from_mapping(header["config"], ignore_unknown=True)
+    node_ids = source.column(header["node_ids"]).tolist()
+    ledger = _matrix(source, header["ledger"], LEDGER)
+    sample = _matrix(source, header["sample"], SAMPLE)
+    ledger[_SAMPLE_AT] = _shift(ledger[_SAMPLE_AT], header["now_us"])
+    traits = [NO_TRAITS] * len(header["names"])
+    for at, form in header["traits"]:
+        traits[at] = Traits(**form)
+    instances = {item["uuid"]: read_instance(item) for item in header["instances"]}
+    now_us = header["now_us"]
+    for blob in changes:
+        more = _Source(CHANGES, blob)
+        now_us = more.header["now_us"]
+        for key, matrix in (("ledger", ledger), ("sample", sample)):
+            if key in more.header:
+                _apply(more, more.header[key], matrix, relative=more.header["relative"])
+        for uuid, form in more.header.get("instances", []):
+            instances.pop(uuid, None)
+            if form is not None:
+                instances[uuid] = read_instance(form)
+    roster = Roster(header["names"], node_ids, traits)
+    return Snapshot(Frame(roster, ledger, Sample(sample, config), now_us, instances))
+
+
+def _apply(source: _Source, described: Mapping[str, Any], matrix: Ints, *, relative: bool) -> None:
+    rows = np.cumsum(source.column(described["rows"]))
+    for at, *column in described["columns"]:
+        values = source.column(column)
+        matrix[at, rows] = matrix[at, rows] + values if relative else values
+
+
+def _matrix(source: _Source, described: Sequence[Sequence[Any]], names: Sequence[str]) -> Ints:
+    """Return the columns by name: one that an older version did not write is unknown, one nobody knows is skipped."""
+    found = {name: source.column(column) for name, *column in described}
+    length = len(next(iter(found.values()))) if found else 0
+    missing = np.full(length, UNKNOWN, dtype=np.int64)
+    return np.array([found.get(name, missing) for name in names], dtype=np.int64).reshape(len(names), length)
+
+
+def _shift(times: Ints, by: int) -> Ints:
+    return np.where(times == UNKNOWN, UNKNOWN, times + by)
+
+
+def _traits_form(traits: Traits) -> dict[str, Any]:
+    form = {
+        "labels": dict(traits.labels),
+        "region": traits.region,
+        "arch": traits.arch,
+        "backend": traits.backend,
+        "sleepy_pool": traits.sleepy_pool,
+        "gpu": dict(traits.gpu),
+    }
+    return {name: value for name, value in form.items() if value}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDecision:
+    """A decision as it is stored. Indexes are those of the stored snapshot; names come from there.
+
+    `dropped` holds every dropped node as a mask by stage and reason; `ranked` the first of the ranked ones.
+    """
+
+    outcome: str
+    code: str | None
+    stage: str | None
+    transient: bool
+    strategy: str
+    seed: int
+    version: str
+    summary: str
+    remedy: str
+    node_count: int
+    ranked_count: int
+    ranked: NDArray[np.intp] = field(repr=False)
+    counts: Mapping[str, Mapping[str, int]] = field(repr=False)
+    dropped: Mapping[str, Mapping[str, NDArray[np.bool_]]] = field(repr=False)
+
+    def as_dict(self, names: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return the stored form as JSON; with the snapshot's names, nodes are named, else they are indexes."""
+        name_of: Callable[[int], str | int] = int if names is None else names.__getitem__
+        out: dict[str, Any] = {
+            "outcome": self.outcome,
+            "code": self.code,
+            "stage": self.stage,
+            "transient": self.transient,
+            "strategy": self.strategy,
+            "seed": self.seed,
+            "version": self.version,
+            "summary": self.summary,
+            "nodes": self.node_count,
+            "ranked_total": self.ranked_count,
+            "ranked": [name_of(int(at)) for at in self.ranked],
+            "counts": {stage: dict(reasons) for stage, reasons in self.counts.items()},
+            "dropped": {
+                stage: {
+                    reason: [name_of(int(at)) for at in np.flatnonzero(mask)[:STORED_NODES_MAX]]
+                    for reason, mask in reasons.items()
+                }
+                for stage, reasons in self.dropped.items()
+            },
+        }
+        return {**out, "remedy": self.remedy} if self.remedy else out
+
+
+def encode_decision(decision: Decision, version: str = "") -> bytes:
+    """Return what is stored of a decision; `version` is the product's. Never a list of all nodes."""
+    writer = _Writer()
+    ranked = decision.ranked_indices[:STORED_NODES_MAX].astype(np.int64)
+    header: dict[str, Any] = {
+        "outcome": str(decision.outcome),
+        "code": decision.code,
+        "stage": decision.stage,
+        "transient": decision.transient,
+        "strategy": decision.strategy,
+        "seed": decision.seed,
+        "version": version,
+        "summary": decision.summary,
+        "remedy": decision.remedy,
+        "nodes": decision.node_count,
+        "ranked_total": len(decision.ranked_indices),
+        "ranked": writer.column(ranked),
+        "dropped": [],
+    }
+    for stage, reasons in decision.evidence.masks().items():
+        for reason, mask in reasons.items():
+            bits = np.packbits(mask).tobytes()
+            writer.blobs.append(bits)
+            header["dropped"].append([stage, reason, int(np.count_nonzero(mask)), len(bits)])
+    return writer.finish(DECISION, header)
+
+
+def decode_decision(data: bytes) -> StoredDecision:
+    """Return what was stored of a decision.
+
+    Raises:
+        ValueError: bytes of another kind.
+    """
+    source = _Source(DECISION, data)
+    header = source.header
+    ranked = source.column(header.pop("ranked")).astype(np.intp)
+    counts: dict[str, dict[str, int]] = {}
+    dropped: dict[str, dict[str, NDArray[np.bool_]]] = {}
+    for stage, reason, count, length in header.pop("dropped"):
+        bits = np.frombuffer(source.blob(length), dtype=np.uint8)
+        counts.setdefault(stage, {})[reason] = count
+        dropped.setdefault(stage, {})[reason] = np.unpackbits(bits, count=header["nodes"]).astype(np.bool_)
+    return StoredDecision(
+        **{name: value for name, value in header.items() if name not in {"nodes", "ranked_total"}},
+        node_count=header["nodes"],
+        ranked_count=header["ranked_total"],
+        ranked=ranked,
+        counts=counts,
+        dropped=dropped,
+    )

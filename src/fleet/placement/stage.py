@@ -1,0 +1,219 @@
+"""The contract of a stage and of a strategy, and how the two folders are found.
+
+A stage works on whole columns and explains itself by *drops*: an ordered list of (reason, mask of nodes that this
+reason drops). A node is kept exactly when no mask holds it; its reason is the first that does. So counting reasons
+over ten thousand nodes costs microseconds, and the figures of one node are computed only when somebody asks.
+
+One file is the whole change: the folder is walked, the file's name is the stage's name, and its `order` is its number
+in the pipeline. A file without docstring, reasons or examples stops the start, by name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from types import ModuleType
+from typing import Any, Final, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.model.errors import BrokenPromise, InvalidRequest
+from fleet.placement import stages as stages_folder
+from fleet.placement import strategies as strategies_folder
+from fleet.placement.ask import Ask
+from fleet.placement.columns import Ints, Mask
+from fleet.placement.frame import Frame
+
+SCHEDULABLE: Final = range(2, 5)
+"""Stages 2 to 4: when nothing passes them, no node takes instances at all, which is not the same as full."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a stage drops a node. `code` is public; `meaning` completes "dropped because …"."""
+
+    code: str
+    meaning: str
+
+
+Drops: TypeAlias = Sequence[tuple[Reason, Mask]]
+Figures: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One case that documents a stage and tests it. `reason` None: the node is kept.
+
+    `node` and `request` are what differs from `fleet.placement.example`'s quiet node and small request.
+    """
+
+    text: str
+    reason: Reason | None = None
+    request: Mapping[str, Any] = field(default_factory=dict)
+    node: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    instances: Sequence[Mapping[str, Any]] = ()
+
+
+def _no_flags(ask: Ask, frame: Frame) -> Mapping[str, Mask]:
+    del ask, frame
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """A stage that drops nodes.
+
+    `capacity` marks the stages whose refusal means "no room now". `sheds_load`: it says whether a node is a good idea
+    right now, and never moves a placement out of the group that an affinity scorer chose. `spares_resize_home`: the
+    node a resize starts from is exempt. `serves` are the request's fields this stage gives meaning to. `refusal` is the
+    code of a decision that this stage emptied. `flags` marks kept nodes that deserve a remark.
+    """
+
+    order: int
+    reasons: tuple[Reason, ...]
+    examples: tuple[Example, ...]
+    drops: Callable[[Ask, Frame], Drops]
+    figures: Callable[[Ask, Frame, int], Figures]
+    flags: Callable[[Ask, Frame], Mapping[str, Mask]] = _no_flags
+    capacity: bool = False
+    sheds_load: bool = False
+    spares_resize_home: bool = False
+    serves: tuple[str, ...] = ()
+    refusal: str = "out_of_capacity"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scorer:
+    """A stage that keeps only the nodes with the highest score; `score` None: nothing was asked for."""
+
+    order: int
+    reasons: tuple[Reason, ...]
+    examples: tuple[Example, ...]
+    score: Callable[[Ask, Frame], Ints | None]
+    figures: Callable[[Ask, Frame, int], Figures]
+    serves: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NamedStage:
+    """A stage with its name and its docstring."""
+
+    name: str
+    stage: Filter | Scorer
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ordering:
+    """A strategy's answer: the candidates best first, the weight of each, and figures to explain one."""
+
+    ranked: NDArray[np.intp]
+    weights: NDArray[np.float64]
+    figures: Callable[[int], Figures]
+
+
+class Order(Protocol):
+    """Orders candidates. It must return each of them once: a strategy can never change who fits."""
+
+    def __call__(self, ask: Ask, frame: Frame, candidates: NDArray[np.intp], seed: int) -> Ordering:
+        """Return `candidates` (indexes, ascending) best first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """One way to order the survivors. `axis` names the figure it is monotone on, for the docs and the tests."""
+
+    order: Order
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class NamedStrategy:
+    """A strategy with its name and its docstring."""
+
+    name: str
+    strategy: Strategy
+    text: str
+
+
+def stage_problems(module: ModuleType, name: str) -> list[str]:
+    """Return what a stage file lacks."""
+    stage = getattr(module, "STAGE", None)
+    if not isinstance(stage, Filter | Scorer):
+        return [f"stage {name} has no STAGE"]
+    found = [] if (module.__doc__ or "").startswith(f"{name}:") else [f"stage {name} has no docstring '{name}: …'"]
+    if not stage.reasons:
+        found.append(f"stage {name} declares no reasons")
+    if not stage.examples:
+        found.append(f"stage {name} has no examples")
+    shown = {example.reason for example in stage.examples}
+    return found + [f"stage {name} has no example of reason {one.code}" for one in stage.reasons if one not in shown]
+
+
+def read_stages(modules: Iterable[tuple[str, ModuleType]]) -> tuple[NamedStage, ...]:
+    """Return the stages of modules in pipeline order.
+
+    Raises:
+        BrokenPromise: a file lacks something, or two files claim one number.
+    """
+    found: dict[int, NamedStage] = {}
+    problems: list[str] = []
+    for name, module in modules:
+        problems += stage_problems(module, name)
+        stage = getattr(module, "STAGE", None)
+        if not isinstance(stage, Filter | Scorer):
+            continue
+        if stage.order in found:
+            problems.append(f"stages {found[stage.order].name} and {name} both have order {stage.order}")
+        found[stage.order] = NamedStage(name, stage, (module.__doc__ or "").strip())
+    if problems:
+        raise BrokenPromise("; ".join(problems))
+    return tuple(found[order] for order in sorted(found))
+
+
+def _modules_of(folder: ModuleType) -> list[tuple[str, ModuleType]]:
+    names = sorted(item.name for item in pkgutil.iter_modules(folder.__path__))
+    return [(name, importlib.import_module(f"{folder.__name__}.{name}")) for name in names]
+
+
+@cache
+def all_stages() -> tuple[NamedStage, ...]:
+    """Return the stages of the folder, in pipeline order; found once a process."""
+    return read_stages(_modules_of(stages_folder))
+
+
+@cache
+def served_fields() -> frozenset[str]:
+    """Return the fields of a request that some stage gives meaning to."""
+    return frozenset(name for item in all_stages() for name in item.stage.serves)
+
+
+@cache
+def all_strategies() -> Mapping[str, NamedStrategy]:
+    """Return the strategies of the folder by their public names; found once a process."""
+    found: dict[str, NamedStrategy] = {}
+    for file_name, module in _modules_of(strategies_folder):
+        name, strategy = file_name.replace("_", "-"), getattr(module, "STRATEGY", None)
+        if not isinstance(strategy, Strategy) or not (module.__doc__ or "").startswith(f"{name}:"):
+            raise BrokenPromise(f"strategy {name} has no STRATEGY or no docstring '{name}: …'")
+        found[name] = NamedStrategy(name, strategy, (module.__doc__ or "").strip())
+    return found
+
+
+def strategy_named(name: str, field_name: str = "strategy") -> NamedStrategy:
+    """Return a strategy.
+
+    Raises:
+        InvalidRequest: there is none of that name.
+    """
+    known = all_strategies()
+    if name not in known:
+        message = f"no strategy is called {name[:63]!r}; there is: {', '.join(sorted(known))}"
+        raise InvalidRequest(f"{field_name}: {message}", errors=[{"field": field_name, "message": message}])
+    return known[name]

@@ -1,0 +1,39 @@
+"""cpu_max_per_instance: keep nodes whose hypervisor can give one instance that many vCPUs.
+
+Why: libvirt has a maximum of vCPUs for one domain; beyond it the instance could never start, however idle the node is.
+"""
+
+from __future__ import annotations
+
+from fleet.placement.ask import Ask
+from fleet.placement.columns import UNKNOWN, shown
+from fleet.placement.frame import Frame
+from fleet.placement.stage import Drops, Example, Figures, Filter, Reason
+
+UNKNOWN_FIGURE = Reason("unknown_cpu_max_per_instance", "the sample lacks the maximum of vCPUs for one instance")
+OVER_MAXIMUM = Reason("over_cpu_max_per_instance", "the instance has more vCPUs than one instance may have there")
+
+
+def drops(ask: Ask, frame: Frame) -> Drops:
+    """Drop nodes without the figure, then those whose maximum is below the request."""
+    maximum = frame.sample.column("cpu_max_per_instance")
+    return (UNKNOWN_FIGURE, maximum == UNKNOWN), (OVER_MAXIMUM, maximum < ask.amounts.cpus)
+
+
+def figures(ask: Ask, frame: Frame, at: int) -> Figures:
+    """Return the request and the maximum of one node."""
+    maximum = shown(frame.sample.column("cpu_max_per_instance")[at])
+    return {"requested_cpus": ask.amounts.cpus, "cpu_max_per_instance": maximum}
+
+
+STAGE = Filter(
+    order=10,
+    reasons=(UNKNOWN_FIGURE, OVER_MAXIMUM),
+    drops=drops,
+    figures=figures,
+    examples=(
+        Example("exactly the maximum is kept", request={"cpus": 16}, node={"cpu_max_per_instance": 16}),
+        Example("one vCPU more is dropped", OVER_MAXIMUM, request={"cpus": 17}, node={"cpu_max_per_instance": 16}),
+        Example("without the figure nothing is promised", UNKNOWN_FIGURE, node={"cpu_max_per_instance": None}),
+    ),
+)

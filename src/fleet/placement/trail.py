@@ -1,0 +1,128 @@
+"""The trail of a decision: which mask each stage laid over the nodes, and how to read reasons from it afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.model.decision import Decision, StageResult
+from fleet.placement import explanation
+from fleet.placement.ask import Ask
+from fleet.placement.columns import Mask
+from fleet.placement.frame import Frame
+from fleet.placement.stage import Drops, Figures, Filter, NamedStage, Reason
+
+
+@dataclass(slots=True)
+class Step:
+    """One stage's part: who came to it, for which reasons it drops, who went on.
+
+    `judged` are the nodes it answers for: those that came, or all of them in an explanation.
+    """
+
+    stage: NamedStage
+    before: Mask
+    drops: Drops
+    after: Mask
+    judged: Mask
+    overridden: bool = False
+
+    def split(self, among: Mask) -> list[tuple[Reason, Mask]]:
+        """Return for each reason the nodes of `among` that it drops; a node counts for its first reason only."""
+        if self.overridden:
+            return []
+        left, found = among.copy(), []
+        for reason, mask in self.drops:
+            hit = left & mask
+            if hit.any():
+                left &= ~mask
+                found.append((reason, hit))
+        return found
+
+    def reason_at(self, at: int) -> Reason:
+        """Return why a dropped node was dropped."""
+        return next(reason for reason, mask in self.drops if mask[at])
+
+    def dropped(self) -> Mask:
+        """Return the judged nodes that this stage drops."""
+        total = np.zeros(len(self.judged), dtype=np.bool_)
+        for _, mask in self.split(self.judged):
+            total |= mask
+        return total
+
+
+class Trail:
+    """The evidence of a decision. Everything is read from masks and one frozen frame, whenever it is asked."""
+
+    def __init__(self, ask: Ask, frame: Frame, steps: Sequence[Step]) -> None:
+        """Keep the question, the view and the steps; a strategy's figures are added when it has ordered."""
+        self.ask = ask
+        self.frame = frame
+        self.steps = steps
+        self.order_figures: Callable[[int], Figures] = _no_figures
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The name of every node, by index."""
+        return self.frame.roster.names
+
+    def stages(self) -> tuple[StageResult, ...]:
+        """Return what every stage did."""
+        return tuple(self._result(step) for step in self.steps)
+
+    def _result(self, step: Step) -> StageResult:
+        def reason_of(at: int) -> Mapping[str, Any]:
+            return {"reason": step.reason_at(at).code, **step.stage.stage.figures(self.ask, self.frame, at)}
+
+        return StageResult(
+            step.stage.name,
+            np.flatnonzero(step.after),
+            np.flatnonzero(step.dropped()),
+            self.names,
+            reason_of,
+            overridden=step.overridden,
+            flagged=self._flagged(step),
+        )
+
+    def _flagged(self, step: Step) -> Mapping[str, NDArray[np.intp]]:
+        if not isinstance(step.stage.stage, Filter):
+            return {}
+        flags = step.stage.stage.flags(self.ask, self.frame)
+        return {name: np.flatnonzero(mask & step.after) for name, mask in flags.items() if (mask & step.after).any()}
+
+    def counts(self) -> Mapping[str, Mapping[str, int]]:
+        """Return how many nodes each stage dropped for each reason, each node at its first failing stage."""
+        return {
+            stage: {reason: int(np.count_nonzero(mask)) for reason, mask in reasons.items()}
+            for stage, reasons in self.masks().items()
+        }
+
+    def masks(self) -> Mapping[str, Mapping[str, NDArray[np.bool_]]]:
+        """Return who was dropped where and why, as masks over the nodes."""
+        found: dict[str, dict[str, Mask]] = {}
+        for step in self.steps:
+            split = step.split(step.before)
+            if split:
+                found[step.stage.name] = {reason.code: mask for reason, mask in split}
+        return found
+
+    def ordered_by(self, at: int) -> Mapping[str, Any]:
+        """Return the figures that a ranked node's place was computed from."""
+        return self.order_figures(at)
+
+    def summary(self, decision: Decision) -> str:
+        """Return the decision in one sentence."""
+        return explanation.summary(decision, self.ask, self.frame)
+
+    def remedy(self, decision: Decision) -> str:
+        """Return what would help, in one sentence."""
+        return explanation.remedy(decision, self.ask, self.frame)
+
+
+def _no_figures(at: int) -> Figures:
+    del at
+    return {}
