@@ -1,4 +1,4 @@
-"""Wiring: the only module that knows all others. Reads no global state; builds what a process needs, once, after its fork.
+"""Wiring: the only module that knows all others. Builds what a process needs, once, after its fork.
 
 Time, randomness, ids, engines and settings enter the product here and nowhere else.
 """

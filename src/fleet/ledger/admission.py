@@ -2,7 +2,7 @@
 
 One transaction a candidate, READ COMMITTED, no SELECT before the first guarded write:
 
-    1. the node's row     guarded: room in every dimension, demand, state, scheduling, sample age; never waits for a lock
+    1. the node's row     guarded: room in every dimension, demand, state, scheduling, sample age; never waits
     2. the caller's key   the idempotency key, when there is one
     3. the charge         reads its payer itself (a covering claim, or the cluster); then instance, decision, operation
     4. the payer's claim  guarded only under hard enforcement
@@ -25,8 +25,8 @@ from sqlalchemy.exc import DBAPIError
 
 from fleet.ledger import claims, refusal
 from fleet.ledger.database import LOCK_WAIT_TIMEOUT, STATEMENT_TIMEOUT, Database, Sql, Trouble, error_number, trouble
-from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Busy, Refused, Stage
-from fleet.model.resources import Amounts
+from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Busy, Stage
+from fleet.model.resources import Amounts, DimensionFigure
 
 Writes = Callable[[Connection], None]
 """Rows that must stand or fall with the charge. Called inside the transaction, at their place in the lock order."""
@@ -55,17 +55,17 @@ class Ask:
     enforce: bool = True
 
 
-class _GuardRefused(Exception):  # noqa: N818 - a signal that rolls the unit back, not an error
+class _GuardRefused(Exception):
     def __init__(self, stage: Stage, payer: str | None = None) -> None:
         self.stage = stage
         self.payer = payer
 
 
-class _RowLocked(Exception):  # noqa: N818
+class _RowLocked(Exception):
     """The node's row is locked by another transaction."""
 
 
-class _ChargeStands(Exception):  # noqa: N818
+class _ChargeStands(Exception):
     """The instance holds a charge already."""
 
 
@@ -186,8 +186,12 @@ def admit(db: Database, ask: Ask, *, key: Writes = nothing, rows: Writes = nothi
     Raises:
         DatabaseUnavailable: nothing is known; the caller must not read it as "full".
     """
+
+    def work(conn: Connection) -> AdmissionOutcome:
+        return _admit(conn, ask, key, rows)
+
     try:
-        return db.unit(lambda conn: _admit(conn, ask, key, rows), on_lost=lambda: _read_back(db, ask))
+        return db.unit(work, on_lost=lambda: _read_back(db, ask))
     except _GuardRefused as refused:
         return refusal.explain(db, ask, refused.stage, refused.payer)
     except _RowLocked:
@@ -205,11 +209,14 @@ def _admit(conn: Connection, ask: Ask, key: Writes, rows: Writes) -> Admitted:
     params = _parameters(ask)
     unguarded = _charge_nodes(conn, ask, params)
     key(conn)
-    payer = _move_charge(conn, params) if ask.source is not None else _insert_charge(conn, params)
-    rows(conn)
-    over_claim: tuple[Any, ...] = ()
     if ask.source is None:
-        payer, over_claim = _charge_payer(conn, ask, params, payer)
+        named = _insert_charge(conn, params)
+        rows(conn)
+        payer, over_claim = _charge_payer(conn, ask, params, named)
+    else:
+        _move_charge(conn, params)
+        rows(conn)
+        payer, over_claim = None, ()
     _correct_totals(conn, ask, params)
     return Admitted(ask.node_id, payer, over_claim, unguarded=unguarded)
 
@@ -268,7 +275,7 @@ def _move_charge(conn: Connection, params: dict[str, Any]) -> None:
 
 def _charge_payer(
     conn: Connection, ask: Ask, params: dict[str, Any], payer: str | None
-) -> tuple[str | None, tuple[Any, ...]]:
+) -> tuple[str | None, tuple[DimensionFigure, ...]]:
     """Charge the claim that covers the namespace, or the cluster; the claim's own row has the last word on covering."""
     if payer is not None:
         charged = claims.charge(conn, payer, ask.amounts, hard=ask.claim_hard and ask.enforce)
@@ -308,6 +315,3 @@ def _read_back(db: Database, ask: Ask) -> AdmissionOutcome | None:
         return AlreadyPlaced(int(row.node_id))
 
     return db.unit(stands)
-
-
-__all__ = ["Ask", "Refused", "Writes", "admit", "nothing"]

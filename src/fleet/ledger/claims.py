@@ -1,4 +1,4 @@
-"""Charging a namespace's claim. Creating and changing claims comes with their API; admission honours active rows now."""
+"""Charging a namespace's claim. Creating and changing claims comes with their API; admission honours active rows."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def pay_from_cluster(conn: Connection, instance_uuid: str) -> None:
     PAY_FROM_CLUSTER.run(conn, instance_uuid=instance_uuid)
 
 
-def _apply_overage(conn: Connection, row: Any, *, before: Amounts, after: Amounts) -> None:  # noqa: ANN401
+def _apply_overage(conn: Connection, row: Any, *, before: Amounts, after: Amounts) -> None:
     """Apply the change of `max(0, used - limit)`; the cluster's row is touched only when that is not zero."""
     change = {}
     for name in CLUSTER_DIMENSIONS:

@@ -40,7 +40,8 @@ LOCK_WAIT_TIMEOUT = 1205
 STATEMENT_TIMEOUT = 1969
 # 1213 deadlock, 1205 lock wait, 1020 record changed since read (newer MariaDB's snapshot isolation).
 RETRIED = frozenset({1213, LOCK_WAIT_TIMEOUT, 1020})
-# 2006 gone away, 2013 lost during query, 2014 out of sync, 2055 lost with system error, 1053 server shutdown in progress, 1927 killed.
+# 2006 gone away, 2013 lost during query, 2014 out of sync, 2055 lost with a system error, 1053 shutting down,
+# 1927 killed, 0 a closed socket.
 LOST = frozenset({0, 2006, 2013, 2014, 2055, 1053, 1927})
 
 _BIND = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
@@ -50,6 +51,10 @@ _NOW = {
         "(CAST(strftime('%s', 'now') AS INTEGER) * 1000000 + CAST(substr(strftime('%f', 'now'), 4) AS INTEGER) * 1000)"
     ),
 }
+
+# 1040 and 1203 too many connections, 1041 out of memory, 1290 read-only.
+CANNOT_SERVE = frozenset({1040, 1041, 1203, 1290})
+CLIENT_ERRORS_FROM = 2000
 
 
 class Trouble(Enum):
@@ -75,23 +80,25 @@ def trouble(error: Exception) -> Trouble:
         return Trouble.UNAVAILABLE
     if not isinstance(error, DBAPIError):
         return Trouble.BUG
+    return _sqlite_trouble(error) if isinstance(error.orig, sqlite3.Error) else _mariadb_trouble(error)
+
+
+def _mariadb_trouble(error: DBAPIError) -> Trouble:
     number = error_number(error)
-    if isinstance(error.orig, sqlite3.Error):
-        if isinstance(error, IntegrityError):
-            return Trouble.DUPLICATE if "UNIQUE" in str(error.orig) else Trouble.BUG
-        return Trouble.UNAVAILABLE if isinstance(error, OperationalError) and _sqlite_waits(error) else Trouble.BUG
-    if number == DUPLICATE_ENTRY:
-        return Trouble.DUPLICATE
-    if number == STATEMENT_TIMEOUT:
-        return Trouble.BUSY
-    if number in RETRIED:
-        return Trouble.RETRY
-    if number in LOST or error.connection_invalidated:
+    known = {DUPLICATE_ENTRY: Trouble.DUPLICATE, STATEMENT_TIMEOUT: Trouble.BUSY}
+    known |= dict.fromkeys(RETRIED, Trouble.RETRY) | dict.fromkeys(LOST, Trouble.LOST)
+    if number in known:
+        return known[number]
+    if error.connection_invalidated:
         return Trouble.LOST
-    # 1040 too many connections, 1044-1049 access or database missing, 2002/2003 cannot connect.
-    if isinstance(error, OperationalError) and (number in {1040, 1041, 1203, 1290} or number >= 2000):  # noqa: PLR2004
-        return Trouble.UNAVAILABLE
-    return Trouble.BUG
+    cannot_serve = number in CANNOT_SERVE or number >= CLIENT_ERRORS_FROM
+    return Trouble.UNAVAILABLE if isinstance(error, OperationalError) and cannot_serve else Trouble.BUG
+
+
+def _sqlite_trouble(error: DBAPIError) -> Trouble:
+    if isinstance(error, IntegrityError):
+        return Trouble.DUPLICATE if "UNIQUE" in str(error.orig) else Trouble.BUG
+    return Trouble.UNAVAILABLE if isinstance(error, OperationalError) and _sqlite_waits(error) else Trouble.BUG
 
 
 def _sqlite_waits(error: OperationalError) -> bool:
@@ -102,17 +109,19 @@ class Sql:
     """A statement written once: `:name` binds, `{now}` is the database's time, `{greatest}` its `max` of two."""
 
     def __init__(self, template: str, **only: str) -> None:
-        """Keep the template. `only` gives a part that differs by dialect: `Sql("… {wait}", mysql_wait="FOR UPDATE")`."""
+        """Keep the template; `only` gives parts that differ: `Sql("… {wait}", mysql_wait="FOR UPDATE")`."""
         self._texts = {name: _render(template, name, only) for name in _NOW}
 
     def text(self, dialect: str) -> str:
         """Return the statement in the dialect's own spelling."""
         return self._texts[dialect]
 
-    def run(self, conn: Connection, params: Mapping[str, Any] | None = None, **binds: Any) -> CursorResult[Any]:  # noqa: ANN401
+    def run(self, conn: Connection, params: Mapping[str, Any] | None = None, **binds: Any) -> CursorResult[Any]:
         """Execute on `conn`, past SQLAlchemy's compiler: the hot path pays for the statement only."""
         dialect = conn.dialect.name
-        return conn.exec_driver_sql(self._texts["mysql" if dialect == "mariadb" else dialect], {**(params or {}), **binds})
+        return conn.exec_driver_sql(
+            self._texts["mysql" if dialect == "mariadb" else dialect], {**(params or {}), **binds}
+        )
 
 
 def _render(template: str, dialect: str, only: Mapping[str, str]) -> str:
@@ -131,7 +140,7 @@ def _render(template: str, dialect: str, only: Mapping[str, str]) -> str:
     return text
 
 
-def decimal_of(value: Any) -> Decimal | None:  # noqa: ANN401
+def decimal_of(value: Any) -> Decimal | None:
     """Return a real column as an exact decimal of three places, whichever backend it came from."""
     return None if value is None else Decimal(str(value)).quantize(Decimal("0.001"))
 
@@ -280,7 +289,7 @@ def _mariadb_arguments(url: URL) -> dict[str, Any]:
     return arguments
 
 
-def _set_up_mariadb(connection: Any, _record: object) -> None:  # noqa: ANN401
+def _set_up_mariadb(connection: Any, _record: object) -> None:
     wanted = {"tx_isolation": "READ-COMMITTED", "time_zone": "+00:00", "innodb_lock_wait_timeout": LOCK_WAIT_SECONDS}
     cursor = connection.cursor()
     cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
@@ -296,7 +305,7 @@ def _set_up_mariadb(connection: Any, _record: object) -> None:  # noqa: ANN401
         raise BrokenPromise(msg)
 
 
-def _set_up_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401
+def _set_up_sqlite(connection: Any, _record: object) -> None:
     connection.isolation_level = None
     cursor = connection.cursor()
     for pragma in ("journal_mode = WAL", "synchronous = FULL", f"busy_timeout = {SQLITE_WAIT_SECONDS * 1000}"):

@@ -25,7 +25,7 @@ COLUMNS = """
     d.id, d.instance_uuid, d.namespace, d.reason, d.outcome, d.code, d.node_id, n.name AS node, d.seed, d.base_id,
     d.changes, d.record, d.request, d.walk, d.summary, d.version, d.created_at
 """
-GET = Sql(f"SELECT {COLUMNS} FROM decisions d LEFT JOIN nodes n ON n.id = d.node_id WHERE d.id = :id")  # noqa: S608
+GET = Sql(f"SELECT {COLUMNS} FROM decisions d LEFT JOIN nodes n ON n.id = d.node_id WHERE d.id = :id")
 LIST = """
     SELECT d.id, d.instance_uuid, d.namespace, d.reason, d.outcome, d.code, n.name AS node, d.summary, d.created_at
     FROM decisions d LEFT JOIN nodes n ON n.id = d.node_id WHERE 1 = 1

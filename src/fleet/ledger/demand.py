@@ -57,6 +57,6 @@ def _apply(conn: Connection, lease: leases.Lease, changes: Sequence[tuple[int, D
     # Numbers computed here, no text from outside: a CASE applies the chunk in one statement, in primary-key order.
     Sql(
         "UPDATE scheduler_node_capacity SET expected_demand = "
-        f"{{greatest}}(0, ROUND(expected_demand + CASE node_id {cases} ELSE 0 END, 3)), "  # noqa: S608
+        f"{{greatest}}(0, ROUND(expected_demand + CASE node_id {cases} ELSE 0 END, 3)), "
         f"generation = generation + 1, updated_at = {{now}} WHERE node_id IN ({ids})"
     ).run(conn)

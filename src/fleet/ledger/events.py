@@ -38,7 +38,7 @@ class EventView:
     payload: Mapping[str, Any]
 
 
-def record(  # noqa: PLR0913 - an event is these six things
+def record(
     conn: Connection, object_type: str, object_id: str, message: str, payload: Mapping[str, Any], level: str = "info"
 ) -> None:
     """Write an event in the caller's transaction. `object_type` is instance, node, namespace, claim or cluster."""
@@ -52,8 +52,14 @@ def record(  # noqa: PLR0913 - an event is these six things
     )
 
 
-def listing(  # noqa: PLR0913
-    db: Database, object_type: str, object_id: str, *, limit: int = 100, newest_first: bool = True, cursor: int | None = None
+def listing(
+    db: Database,
+    object_type: str,
+    object_id: str,
+    *,
+    limit: int = 100,
+    newest_first: bool = True,
+    cursor: int | None = None,
 ) -> list[EventView]:
     """Return up to `limit` (at most `LIST_MAX`) events of an object, from `cursor` on."""
     statement, start = (NEWEST, 2**62) if newest_first else (OLDEST, 0)

@@ -38,7 +38,7 @@ class Lease:
     number: int
 
 
-class LeaseLost(Exception):  # noqa: N818 - an expected outcome that must end the caller's pass at once
+class LeaseLost(Exception):
     """Another holder leads now: whatever this one still wants to write must not be written."""
 
 

@@ -1,25 +1,22 @@
 """Reconciliation by difference: counters against charges, found in one statement each, fixed row by row.
 
 A pass never overwrites a counter with a sum it read earlier. *Find* compares counters and sums in one consistent
-statement. *Fix* opens a short transaction for each differing row: check the leader's number, lock the row, read the truth
-again in a new statement (every writer of those charges holds this lock, so it is exact), set, record an event.
+statement. *Fix* opens a short transaction for each differing row: check the leader's number, lock the row, read the
+truth again in a new statement (every writer of those charges holds this lock, so it is exact), set, record an event.
 Source: decisions, section "Admission", "Reconciliation".
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
-from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, RowMapping
 
 from fleet.ledger import demand, events, leases, totals, truth
 from fleet.ledger.database import Database, Sql
 from fleet.model.cluster_config import ClusterConfig
-from fleet.model.node import COUNTED_SAMPLE_AGE_SECONDS
 
 SET_NODE = Sql("""
     UPDATE scheduler_node_capacity SET used_cpus = :used_cpus, used_memory_mb = :used_memory_mb,
@@ -48,12 +45,15 @@ SET_COUNTED = Sql("""
 """)
 LOCK_NODE = Sql("SELECT * FROM scheduler_node_capacity WHERE node_id = :node_id {for_update}")
 EXPIRED = Sql("""
-    SELECT uuid FROM namespace_claims WHERE folded = 0 AND (expires_at <= {now} OR coverage_state <> 'active') ORDER BY uuid
+    SELECT uuid FROM namespace_claims
+    WHERE folded = 0 AND (expires_at <= {now} OR coverage_state <> 'active') ORDER BY uuid
 """)
-LOCK_EXPIRED = Sql("SELECT * FROM namespace_claims WHERE uuid = :uuid AND folded = 0 AND expires_at <= {now} {for_update}")
+LOCK_EXPIRED = Sql(
+    "SELECT * FROM namespace_claims WHERE uuid = :uuid AND folded = 0 AND expires_at <= {now} {for_update}"
+)
 FOLD = Sql("""
-    UPDATE namespace_claims SET coverage_state = 'expired', folded = 1, used_cpus = 0, used_memory_mb = 0, used_disk_gb = 0,
-        updated_at = {now}
+    UPDATE namespace_claims SET coverage_state = 'expired', folded = 1, used_cpus = 0, used_memory_mb = 0,
+        used_disk_gb = 0, updated_at = {now}
     WHERE uuid = :uuid
 """)
 FOLD_CLUSTER = Sql("""
@@ -138,7 +138,13 @@ def _fix(db: Database, lease: leases.Lease, row: str, fixer: Fixer) -> list[Corr
         figures = fixer(conn)
         found = [Correction(row, name, stored, true) for name, (stored, true) in figures.items() if stored != true]
         for item in found:
-            payload = {"row": row, "figure": item.figure, "old": item.old, "new": item.new, "difference": item.difference}
+            payload = {
+                "row": row,
+                "figure": item.figure,
+                "old": item.old,
+                "new": item.new,
+                "difference": item.difference,
+            }
             kind, _, name = row.partition(" ")
             events.record(conn, kind, name or "cluster", "capacity counter corrected", payload, level="warning")
         return found
@@ -191,7 +197,7 @@ def _recount(db: Database, lease: leases.Lease) -> list[Correction]:
     return []
 
 
-def _counts(row: Mapping[str, Any]) -> bool:
+def _counts(row: RowMapping) -> bool:
     hypervisor = None if row["is_hypervisor"] is None else bool(row["is_hypervisor"])
     return totals.counts(row["state"], hypervisor, row["age_us"] / 1_000_000)
 
@@ -244,11 +250,10 @@ def _folder(lease: leases.Lease, uuid: str) -> Callable[[Connection], bool]:
 
 
 def needs_pass(db: Database) -> bool:
-    """Return whether the counting nodes or their limits differ from what `total_*` holds: then a pass is due at once."""
+    """Return whether the counting nodes or their limits differ from what `total_*` holds: a pass is due at once."""
     with db.read() as conn:
         figures = truth.cluster(conn)
         stale = any(bool(row["counted"]) != _counts(row) for row in COUNTING.run(conn).mappings())
-    return stale or any(figures[name][0] != figures[name][1] for name in figures if name.startswith(("total", "unlim", "count")))
-
-
-__all__ = ["COUNTED_SAMPLE_AGE_SECONDS", "Correction", "Decimal", "PassReport", "needs_pass", "reconcile"]
+    return stale or any(
+        figures[name][0] != figures[name][1] for name in figures if name.startswith(("total", "unlim", "count"))
+    )

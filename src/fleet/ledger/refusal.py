@@ -71,7 +71,7 @@ def _node(conn: Connection, ask: Ask) -> Refused:
     )
 
 
-def _demand(row: Any, ask: Ask) -> DimensionFigure | None:  # noqa: ANN401
+def _demand(row: Any, ask: Ask) -> DimensionFigure | None:
     """Return the demand clause's figures; measured load and estimate are told apart under their own dimension names."""
     load, schedulable = decimal_of(row["cpu_load_1"]), row["cpu_schedulable"]
     if ask.target_load <= 0 or load is None or schedulable is None:
@@ -79,10 +79,12 @@ def _demand(row: Any, ask: Ask) -> DimensionFigure | None:  # noqa: ANN401
     used = load + (decimal_of(row["expected_demand"]) or 0)
     limit = ask.target_load * schedulable
     over = max(0, used - limit)
-    return DimensionFigure("demand", float(limit), float(used), float(ask.demand), exceeded=over > 0, shortfall=float(over))
+    return DimensionFigure(
+        "demand", float(limit), float(used), float(ask.demand), exceeded=over > 0, shortfall=float(over)
+    )
 
 
-def _figures(row: Any, ask: Ask, limit: str, used: str) -> tuple[DimensionFigure, ...]:  # noqa: ANN401
+def _figures(row: Any, ask: Ask, limit: str, used: str) -> tuple[DimensionFigure, ...]:
     return tuple(
         DimensionFigure.of(
             name, limit=row[f"{limit}{name}"], used=row[f"{used}{name}"], requested=getattr(ask.amounts, name)
@@ -91,7 +93,7 @@ def _figures(row: Any, ask: Ask, limit: str, used: str) -> tuple[DimensionFigure
     )
 
 
-def _cluster(row: Any, ask: Ask) -> tuple[DimensionFigure, ...]:  # noqa: ANN401
+def _cluster(row: Any, ask: Ask) -> tuple[DimensionFigure, ...]:
     """Return the unclaimed side: limit is what is not promised to claims, use includes what claims overdraw."""
     if row is None:
         return ()

@@ -70,7 +70,7 @@ class NothingToRelease:
 
 
 class ChargeMovedError(Exception):
-    """The charge moved to another node between being found and its node being locked: nothing was written, try again."""
+    """The charge moved to another node before its node was locked: nothing was written, try again."""
 
 
 def release(
@@ -108,7 +108,7 @@ def release_in(
     return Released(tuple(gone), tuple(clamped)) if gone else NothingToRelease()
 
 
-def charge_of(row: Any) -> Charge:  # noqa: ANN401
+def charge_of(row: Any) -> Charge:
     """Return the charge of a row of `charges`."""
     return Charge(
         charge_id=row["id"],
@@ -123,7 +123,7 @@ def charge_of(row: Any) -> Charge:  # noqa: ANN401
     )
 
 
-def _lock_node(conn: Connection, node_id: int) -> Any:  # noqa: ANN401
+def _lock_node(conn: Connection, node_id: int) -> Any:
     return NODE_ROW.run(conn, node_id=node_id).mappings().first()
 
 
@@ -132,7 +132,7 @@ def _delete(conn: Connection, charge: Charge) -> bool:
     return DELETE_CHARGE.run(conn, charge_id=charge.charge_id, node_id=charge.node_id).rowcount == 1
 
 
-def _credit_node(conn: Connection, charge: Charge, row: Any) -> list[tuple[str, int]]:  # noqa: ANN401
+def _credit_node(conn: Connection, charge: Charge, row: Any) -> list[tuple[str, int]]:
     if row is None:
         return []
     pending = charge.settled_at_us is None or charge.role == "incoming" or charge.settled_at_us >= row["sample_at"]
@@ -150,7 +150,7 @@ def _credit_node(conn: Connection, charge: Charge, row: Any) -> list[tuple[str, 
     ]
 
 
-def _credit_payer(conn: Connection, charge: Charge, node: Any) -> list[tuple[str, int]]:  # noqa: ANN401
+def _credit_payer(conn: Connection, charge: Charge, node: Any) -> list[tuple[str, int]]:
     """Credit the recorded payer if it is unfolded, else the cluster; once. An incoming charge has no payer."""
     paid = charge.amounts if charge.role == "primary" else Amounts()
     if charge.payer is not None and claims.credit(conn, charge.payer, charge.amounts):

@@ -1,7 +1,7 @@
 """Publishing: a sample becomes the node's metrics and its limit row, in one transaction; and changes of node state.
 
-The limit row is born with the first sample, so a node cannot be a candidate without one. A publish touches limits, load,
-stamps and state, never what is used. Whatever changes what the node contributes to `total_*` adds the difference to the
+The limit row is born with the first sample, so a node cannot be a candidate without one. A publish touches limits,
+load, stamps and state, never what is used. Whatever changes what the node contributes to `total_*` adds the difference to the
 cluster's row, last. The database stamps the sample: its time at receipt, minus the age since measuring began.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, RowMapping
 
 from fleet.ledger import events, totals
 from fleet.ledger.database import Database, Sql
@@ -52,12 +52,14 @@ PENDING = """
     (SELECT COALESCE(SUM({name}), 0) FROM charges ch WHERE ch.node_id = c.node_id
      AND (ch.settled_at IS NULL OR ch.role = 'incoming' OR ch.settled_at >= c.sample_at))
 """
-SET_PENDING = Sql("""
+SET_PENDING = Sql(
+    """
     UPDATE scheduler_node_capacity {alias} SET pending_memory_mb = {memory}, pending_disk_gb = {disk}
     WHERE node_id = :node_id
 """.replace("{memory}", PENDING.replace("{name}", "memory_mb"))
-   .replace("{disk}", PENDING.replace("{name}", "disk_gb"))
-   .replace("{alias}", "AS c"))
+    .replace("{disk}", PENDING.replace("{name}", "disk_gb"))
+    .replace("{alias}", "AS c")
+)
 UPSERT_METRICS = Sql(
     """
     INSERT INTO node_metrics (node_id, metrics, failed, is_hypervisor, cpu_load_1, cpu_schedulable, memory_max,
@@ -115,7 +117,7 @@ def _publish_batch(conn: Connection, batch: Sequence[SampleIn], config: ClusterC
     totals.apply(conn, change)
 
 
-def _publish_one(conn: Connection, node: Mapping[str, Any], sample: SampleIn, config: ClusterConfig) -> totals.Change:
+def _publish_one(conn: Connection, node: RowMapping, sample: SampleIn, config: ClusterConfig) -> totals.Change:
     row = LOCK_ROW.run(conn, node_id=node["id"]).mappings().first()
     # Read again under the lock: a cordon or a state change that was answered must not be undone by this publish.
     node = FIND_NODE.run(conn, name=sample.node_name).mappings().one()
@@ -147,9 +149,7 @@ def _next_state(state: NodeState, good_probes: int, healthy: bool | None) -> tup
     return (NodeState.ACTIVE, 0) if enough else (state, good_probes + 1)
 
 
-def _binds(
-    node: Mapping[str, Any], sample: SampleIn, config: ClusterConfig, row: Mapping[str, Any] | None
-) -> dict[str, Any]:
+def _binds(node: RowMapping, sample: SampleIn, config: ClusterConfig, row: RowMapping | None) -> dict[str, Any]:
     metrics = sample.metrics
     ratios = capacity.Ratios(config.cpu_overcommit_ratio, config.ram_overcommit_ratio, config.disk_overcommit_ratio)
     computed = capacity.node_limits(measured_of(metrics, config), ratios, node["max_instances"])
@@ -182,7 +182,7 @@ def _unseen_foreign(failed: Mapping[str, str]) -> set[str]:
     return {name for collector in failed for name in FOREIGN_COLLECTORS.get(collector, ())}
 
 
-def _record_state(conn: Connection, node: Mapping[str, Any], state: NodeState, detail: Mapping[str, str]) -> None:
+def _record_state(conn: Connection, node: RowMapping, state: NodeState, detail: Mapping[str, str]) -> None:
     level = "error" if state is NodeState.ERROR else "info"
     payload = {"from": node["state"], "to": str(state), **detail}
     events.record(conn, "node", node["name"], "node state changed", payload, level=level)
@@ -191,14 +191,16 @@ def _record_state(conn: Connection, node: Mapping[str, Any], state: NodeState, d
 PREVIOUS = Sql("SELECT metrics FROM node_metrics WHERE node_id = :node_id")
 
 
-def _record_clamps(conn: Connection, node: Mapping[str, Any], sample: SampleIn) -> None:
+def _record_clamps(conn: Connection, node: RowMapping, sample: SampleIn) -> None:
     """Record a clamped figure once a change, not once a sample: so this compares with the sample before."""
     now = {name for name, value in sample.metrics.items() if name.endswith("_clamped") and value}
     row = PREVIOUS.run(conn, node_id=node["id"]).first()
     before = json.loads(row.metrics) if row is not None else {}
     was = {name for name, value in before.items() if name.endswith("_clamped") and value}
     if now - was:
-        payload = {name.removesuffix("_clamped"): sample.metrics.get(name.removesuffix("_clamped")) for name in now - was}
+        payload = {
+            name.removesuffix("_clamped"): sample.metrics.get(name.removesuffix("_clamped")) for name in now - was
+        }
         events.record(conn, "node", node["name"], "reservation clamped", payload, level="warning")
 
 
@@ -229,7 +231,7 @@ def _set_scheduling(conn: Connection, name: str, scheduling: str) -> None:
         events.record(conn, "node", name, "node scheduling changed", payload)
 
 
-def _existing(conn: Connection, name: str) -> Mapping[str, Any]:
+def _existing(conn: Connection, name: str) -> RowMapping:
     node = FIND_NODE.run(conn, name=name).mappings().first()
     if node is None or node["state"] == NodeState.DELETED:
         msg = f"no node is named {name!r}"
@@ -242,10 +244,13 @@ STALE = Sql("""
     WHERE c.state = 'active' AND c.sample_at <= {now} - :max_age_us ORDER BY c.node_id
 """)
 SET_ROW_STATE = Sql("""
-    UPDATE scheduler_node_capacity SET state = :state, counted = :counted, generation = generation + 1, updated_at = {now}
+    UPDATE scheduler_node_capacity SET state = :state, counted = :counted, generation = generation + 1,
+        updated_at = {now}
     WHERE node_id = :node_id
 """)
-ROW_AGE = Sql("SELECT c.*, {now} - c.sample_at AS age_us FROM scheduler_node_capacity c WHERE node_id = :node_id {for_update}")
+ROW_AGE = Sql(
+    "SELECT c.*, {now} - c.sample_at AS age_us FROM scheduler_node_capacity c WHERE node_id = :node_id {for_update}"
+)
 
 
 def mark_missing(db: Database, max_age_seconds: int) -> list[str]:
@@ -255,7 +260,7 @@ def mark_missing(db: Database, max_age_seconds: int) -> list[str]:
     return [name for node_id, name in stale if db.unit(_missing(node_id, name, max_age_seconds))]
 
 
-def _missing(node_id: int, name: str, max_age_seconds: int) -> Any:  # noqa: ANN401 - a unit of work
+def _missing(node_id: int, name: str, max_age_seconds: int) -> Any:
     def mark(conn: Connection) -> bool:
         row = ROW_AGE.run(conn, node_id=node_id).mappings().first()
         if row is None or row["state"] != NodeState.ACTIVE or row["age_us"] < max_age_seconds * 1_000_000:
@@ -266,7 +271,7 @@ def _missing(node_id: int, name: str, max_age_seconds: int) -> Any:  # noqa: ANN
     return mark
 
 
-def change_state(conn: Connection, node_id: int, name: str, row: Mapping[str, Any], state: NodeState) -> None:
+def change_state(conn: Connection, node_id: int, name: str, row: RowMapping, state: NodeState) -> None:
     """Move a node to `state` under its row's lock (`row` as read under it), cluster totals in step."""
     # Missing and active nodes count until their sample is 900 s old; error and deleted ones never do.
     counted = bool(row["counted"]) and state in {NodeState.ACTIVE, NodeState.MISSING}
@@ -297,7 +302,7 @@ def _remove(conn: Connection, name: str) -> None:
     row = LOCK_ROW.run(conn, node_id=node["id"]).mappings().first()
     held = [str(item.instance_uuid) for item in HELD.run(conn, node_id=node["id"])]
     if held:
-        more = " and more" if len(held) > 5 else ""  # noqa: PLR2004 - the query's own limit, less one
+        more = " and more" if len(held) > 5 else ""
         msg = f"node {name!r} still holds {', '.join(held[:5])}{more}; delete or move them first"
         raise Conflict(msg, instances=held)
     DELETE_ROW.run(conn, node_id=node["id"])

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sqlalchemy import RowMapping
+
 from fleet.ledger.database import Database, Sql, decimal_of
 from fleet.model.node import CapacityRow, NodeRecord
 from fleet.model.resources import Amounts, Limits
@@ -23,22 +25,27 @@ THOROUGH_OVERLAP_US = 10_000_000
 COUNTERS = """
     c.node_id, c.limit_cpus, c.limit_memory_mb, c.limit_disk_gb, c.limit_instances,
     c.used_cpus, c.used_memory_mb, c.used_disk_gb, c.used_instances, c.expected_demand,
-    c.pending_memory_mb, c.pending_disk_gb, c.cpu_load_1, c.cpu_schedulable, c.state, c.scheduling, c.sample_at, c.counted
+    c.pending_memory_mb, c.pending_disk_gb, c.cpu_load_1, c.cpu_schedulable, c.state, c.scheduling, c.sample_at,
+    c.counted
 """
 COUNTER_WIDTH = 18
 # One row at least, so that the database's time always comes along.
 CHANGED = Sql(f"""
     SELECT {COUNTERS}, c.updated_at, t.now_us FROM (SELECT {{now}} AS now_us) t
     LEFT JOIN scheduler_node_capacity c ON c.updated_at > :cursor
-""")  # noqa: S608 - constants
-RECORDS = """
+""")
+RECORDS = (
+    """
     SELECT n.id, n.name, n.state AS node_state, n.scheduling AS node_scheduling, n.labels, n.region, n.arch, n.backend,
         n.sleepy_pool, n.max_instances, n.gpu_kind, m.metrics, m.sample_at AS measured_at, m.updated_at AS metrics_at,
-        n.updated_at AS node_at, {now} AS now_us, """ + COUNTERS + """
+        n.updated_at AS node_at, {now} AS now_us, """
+    + COUNTERS
+    + """
     FROM nodes n LEFT JOIN node_metrics m ON m.node_id = n.id
     LEFT JOIN scheduler_node_capacity c ON c.node_id = n.id
     WHERE n.state <> 'deleted'
 """
+)
 ALL = Sql(RECORDS + " ORDER BY n.id")
 SINCE = Sql(RECORDS + " AND (m.updated_at > :cursor OR n.updated_at > :cursor)")
 NOW = Sql("SELECT {now} AS now_us")
@@ -94,7 +101,7 @@ def some(db: Database, node_ids: Sequence[int]) -> Sequence[NodeRecord]:
         return [record_of(row) for row in Sql(RECORDS + f" AND n.id IN ({ids})").run(conn).mappings()]
 
 
-def record_of(row: Mapping[str, Any]) -> NodeRecord:
+def record_of(row: RowMapping) -> NodeRecord:
     """Return the record of a row of `RECORDS`."""
     sized = row["node_id"] is not None
     return NodeRecord(
@@ -116,12 +123,12 @@ def record_of(row: Mapping[str, Any]) -> NodeRecord:
     )
 
 
-def _json(text: Any) -> Mapping[str, Any]:  # noqa: ANN401 - a JSON column, as text
+def _json(text: Any) -> Mapping[str, Any]:
     loaded: Mapping[str, Any] = json.loads(text) if text else {}
     return loaded
 
 
-def _capacity(row: Mapping[str, Any]) -> CapacityRow:
+def _capacity(row: RowMapping) -> CapacityRow:
     return CapacityRow(
         limits=Limits(row["limit_cpus"], row["limit_memory_mb"], row["limit_disk_gb"], row["limit_instances"]),
         used=Amounts(row["used_cpus"], row["used_memory_mb"], row["used_disk_gb"], row["used_instances"]),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, RowMapping
 
 from fleet.ledger.database import Sql
 from fleet.model.node import COUNTED_SAMPLE_AGE_SECONDS, NodeState
@@ -22,7 +22,8 @@ APPLY = Sql("""
     UPDATE cluster_capacity SET
         total_cpus = total_cpus + :total_cpus, total_memory_mb = total_memory_mb + :total_memory_mb,
         total_disk_gb = total_disk_gb + :total_disk_gb,
-        unlimited_cpus = unlimited_cpus + :unlimited_cpus, unlimited_memory_mb = unlimited_memory_mb + :unlimited_memory_mb,
+        unlimited_cpus = unlimited_cpus + :unlimited_cpus,
+        unlimited_memory_mb = unlimited_memory_mb + :unlimited_memory_mb,
         unlimited_disk_gb = unlimited_disk_gb + :unlimited_disk_gb,
         counted_nodes = counted_nodes + :counted_nodes, updated_at = {now}
     WHERE id = 1
@@ -39,7 +40,11 @@ class Change:
 
     def __add__(self, other: Change) -> Change:
         """Return both differences together."""
-        return Change(_sum(self.total, other.total), _sum(self.unlimited, other.unlimited), self.counted_nodes + other.counted_nodes)
+        return Change(
+            _sum(self.total, other.total),
+            _sum(self.unlimited, other.unlimited),
+            self.counted_nodes + other.counted_nodes,
+        )
 
     @property
     def is_nothing(self) -> bool:
@@ -51,12 +56,12 @@ def _sum(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:
     return {name: left.get(name, 0) + right.get(name, 0) for name in CLUSTER_DIMENSIONS}
 
 
-def counts(state: str, is_hypervisor: Any, sample_age_seconds: float) -> bool:  # noqa: ANN401
+def counts(state: str, is_hypervisor: Any, sample_age_seconds: float) -> bool:
     """Return whether a node counts: a hypervisor, not in error or deleted, its sample younger than 900 s."""
     return state in COUNTING_STATES and is_hypervisor is True and sample_age_seconds < COUNTED_SAMPLE_AGE_SECONDS
 
 
-def contribution(row: Mapping[str, Any] | None) -> Change:
+def contribution(row: RowMapping | None) -> Change:
     """Return what the row of `scheduler_node_capacity` contributes; an absent row contributes nothing."""
     if row is None:
         return Change()
@@ -69,7 +74,7 @@ def contribution(row: Mapping[str, Any] | None) -> Change:
     )
 
 
-def difference(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> Change:
+def difference(before: RowMapping | None, after: RowMapping | None) -> Change:
     """Return what the cluster's row must change by when a node's row goes from `before` to `after`."""
     was, now = contribution(before), contribution(after)
     minus = Change(

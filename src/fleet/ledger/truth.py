@@ -7,9 +7,8 @@ admission writes counter and charge in one transaction, they are equal at every 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, RowMapping
 
 from fleet.ledger.database import Sql
 from fleet.model.resources import CLUSTER_DIMENSIONS
@@ -26,7 +25,11 @@ NODE_COLUMNS = (
 )
 CLAIM_COLUMNS = tuple(f"used_{name}" for name in CLUSTER_DIMENSIONS)
 CLUSTER_COLUMNS = (
-    *(f"{part}_{name}" for part in ("total", "unlimited", "claimed", "unclaimed_used", "overage") for name in CLUSTER_DIMENSIONS),
+    *(
+        f"{part}_{name}"
+        for part in ("total", "unlimited", "claimed", "unclaimed_used", "overage")
+        for name in CLUSTER_DIMENSIONS
+    ),
     "counted_nodes",
 )
 
@@ -40,7 +43,7 @@ _NODES = f"""
         COALESCE(SUM(CASE WHEN {_PENDING} THEN ch.memory_mb ELSE 0 END), 0) AS true_pending_memory_mb,
         COALESCE(SUM(CASE WHEN {_PENDING} THEN ch.disk_gb ELSE 0 END), 0) AS true_pending_disk_gb
     FROM scheduler_node_capacity c LEFT JOIN charges ch ON ch.node_id = c.node_id
-"""  # noqa: S608 - constants of this module only
+"""
 NODES = Sql(_NODES + " GROUP BY c.node_id ORDER BY c.node_id")
 NODE = Sql(_NODES + " WHERE c.node_id = :node_id GROUP BY c.node_id")
 
@@ -49,7 +52,7 @@ _CLAIMS = f"""
         COALESCE(SUM(ch.cpus), 0) AS true_used_cpus, COALESCE(SUM(ch.memory_mb), 0) AS true_used_memory_mb,
         COALESCE(SUM(ch.disk_gb), 0) AS true_used_disk_gb
     FROM namespace_claims k LEFT JOIN charges ch ON ch.payer = k.uuid WHERE k.folded = 0
-"""  # noqa: S608
+"""
 CLAIMS = Sql(_CLAIMS + " GROUP BY k.uuid ORDER BY k.uuid")
 CLAIM = Sql(_CLAIMS + " AND k.uuid = :uuid GROUP BY k.uuid")
 LOCK_CLAIM = Sql("SELECT uuid FROM namespace_claims WHERE uuid = :uuid AND folded = 0 {for_update}")
@@ -59,7 +62,7 @@ def _sums(template: str, source: str) -> str:
     """Return scalar sub-selects, one a dimension, named `true_<part>_<dimension>`."""
     part, expression = template.split("=", 1)
     return ", ".join(
-        f"(SELECT COALESCE(SUM({expression.replace('#', name)}), 0) FROM {source}) AS true_{part}_{name}"  # noqa: S608
+        f"(SELECT COALESCE(SUM({expression.replace('#', name)}), 0) FROM {source}) AS true_{part}_{name}"
         for name in CLUSTER_DIMENSIONS
     )
 
@@ -78,7 +81,10 @@ CLUSTER = Sql(
                 "charges WHERE role = 'primary' AND (payer IS NULL OR payer NOT IN "
                 "(SELECT uuid FROM namespace_claims WHERE folded = 0))",
             ),
-            _sums("overage=CASE WHEN used_# > limit_# THEN used_# - limit_# ELSE 0 END", "namespace_claims WHERE folded = 0"),
+            _sums(
+                "overage=CASE WHEN used_# > limit_# THEN used_# - limit_# ELSE 0 END",
+                "namespace_claims WHERE folded = 0",
+            ),
             "(SELECT COUNT(*) FROM scheduler_node_capacity WHERE counted = 1) AS true_counted_nodes",
         )
     )
@@ -86,7 +92,7 @@ CLUSTER = Sql(
 )
 
 
-def _figures(row: Mapping[str, Any], columns: tuple[str, ...]) -> Figures:
+def _figures(row: RowMapping, columns: tuple[str, ...]) -> Figures:
     return {name: (int(row[name]), int(row[f"true_{name}"])) for name in columns}
 
 

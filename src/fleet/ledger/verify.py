@@ -13,7 +13,8 @@ from fleet.ledger.database import Database, Sql
 MARIADB_SNAPSHOT = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
 
 UNBACKED = Sql("""
-    SELECT ch.instance_uuid, ch.node_id, ch.role, i.state FROM charges ch LEFT JOIN instances i ON i.uuid = ch.instance_uuid
+    SELECT ch.instance_uuid, ch.node_id, ch.role, i.state
+    FROM charges ch LEFT JOIN instances i ON i.uuid = ch.instance_uuid
     WHERE i.uuid IS NULL OR i.state = 'deleted' ORDER BY ch.id
 """)
 UNCHARGED = Sql("""
@@ -38,7 +39,7 @@ OVER = Sql("""
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that is not as the charges say. `stored` and `recomputed` are whole amounts, or words where no amount is."""
+    """One thing that is not as the charges say. `stored` and `recomputed` are whole amounts, or words."""
 
     row: str
     figure: str
@@ -81,10 +82,14 @@ def _differences(conn: Connection) -> list[Difference]:
     found += [item for uuid, figures in truth.claims(conn).items() for item in _compare(f"claim {uuid}", figures)]
     found += _compare("cluster", truth.cluster(conn))
     found += [
-        Difference(f"charge {row.instance_uuid}", "instance", f"{row.role} on node {row.node_id}", str(row.state or "absent"))
+        Difference(
+            f"charge {row.instance_uuid}", "instance", f"{row.role} on node {row.node_id}", str(row.state or "absent")
+        )
         for row in UNBACKED.run(conn)
     ]
-    found += [Difference(f"instance {row.uuid}", "charge", "absent", f"node {row.node_id}") for row in UNCHARGED.run(conn)]
+    found += [
+        Difference(f"instance {row.uuid}", "charge", "absent", f"node {row.node_id}") for row in UNCHARGED.run(conn)
+    ]
     found += [
         Difference(f"instance {row.uuid}", "node_id", str(row.node_id), f"charged to {row.charged_node_id}")
         for row in ELSEWHERE.run(conn)

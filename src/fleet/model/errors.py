@@ -15,7 +15,7 @@ class FleetError(Exception):
 
     code: ClassVar[str] = "internal_error"
 
-    def __init__(self, detail: str, **extra: Any) -> None:  # noqa: ANN401
+    def __init__(self, detail: str, **extra: Any) -> None:
         """Keep the sentence and its figures."""
         super().__init__(detail)
         self.detail = detail
@@ -27,7 +27,7 @@ class InvalidRequest(FleetError):
 
     code = "invalid_request"
 
-    def __init__(self, detail: str, errors: list[dict[str, str]] | None = None, **extra: Any) -> None:  # noqa: ANN401
+    def __init__(self, detail: str, errors: list[dict[str, str]] | None = None, **extra: Any) -> None:
         """Keep all problems: `[{"field": …, "message": …}]`."""
         super().__init__(detail, errors=errors or [], **extra)
 

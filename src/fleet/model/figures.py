@@ -1,7 +1,7 @@
 """Reading a sample's figures: from JSON to exact values, with the documented fallbacks. Unknown stays unknown.
 
-The sample's names are the public ones of a snapshot's `metrics`. A figure that is absent, of a wrong type, negative or not
-finite is unknown. Rows of an older publisher lack the three reservations: then the configuration's own values stand in.
+The sample's names are the public ones of a snapshot's `metrics`. A figure that is absent, of a wrong type, negative or
+not finite is unknown. Rows of an older publisher lack the three reservations: then the configuration's own values stand in.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FIGURE_MAX = 2**53
 """Largest whole figure that JSON carries exactly."""
 
 
-def whole_or_none(value: Any) -> int | None:  # noqa: ANN401 - a figure of any JSON type
+def whole_or_none(value: Any) -> int | None:
     """Return a whole, non-negative figure, truncated; None where there is none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -27,7 +27,7 @@ def whole_or_none(value: Any) -> int | None:  # noqa: ANN401 - a figure of any J
     return int(value)
 
 
-def real_or_none(value: Any) -> Decimal | None:  # noqa: ANN401
+def real_or_none(value: Any) -> Decimal | None:
     """Return a non-negative real figure with three places; None where there is none."""
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return None

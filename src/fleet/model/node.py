@@ -57,8 +57,8 @@ class NodeRecord:
     """Everything that a decision may know of one node.
 
     `node_id` is the ledger's key (0 where there is no ledger). `sample_at_us` is the database's UTC time, in
-    microseconds since 1970, at which the sample's measuring began; None: no sample. `metrics` are the published figures by
-    their public names; a missing one is unknown. `capacity` None: the ledger has no row for the node.
+    microseconds since 1970, at which the sample's measuring began; None: no sample. `metrics` are the published
+    figures by their public names; a missing one is unknown. `capacity` None: the ledger has no row for the node.
     """
 
     name: str

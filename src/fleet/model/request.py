@@ -84,7 +84,7 @@ class InstanceRequest(BaseModel):
 
     @field_validator("tags", mode="before")
     @classmethod
-    def _plain_tags_are_keys(cls, value: Any) -> Any:  # noqa: ANN401
+    def _plain_tags_are_keys(cls, value: Any) -> Any:
         """Accept a list of plain strings as keys with the empty value."""
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             return dict.fromkeys(value, "")
@@ -131,7 +131,7 @@ def problems_of(error: ValidationError) -> list[dict[str, str]]:
     return found
 
 
-def parse_placement_request(body: Any) -> PlacementRequest:  # noqa: ANN401
+def parse_placement_request(body: Any) -> PlacementRequest:
     """Return the request of a body.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Deleting an instance: its state says so at once, an operation does the work, the charge goes back when it is proved gone."""
+"""Deleting an instance: its state says so at once, an operation does the work, the charge goes back with the proof."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def delete_instance(ctx: Context, uuid: str, namespace: str | None) -> Deleting:
 
 def _under_way(ctx: Context, uuid: str) -> Deleting:
     """Answer a repeated delete with the operation that carries the first one."""
-    for operation in operations.listing(ctx.database, 20, instance_uuid=uuid):
+    for operation in operations.listing(ctx.database, 20, instance=uuid):
         if operation.kind is OperationKind.DELETE:
             return Deleting(uuid, operation.uuid)
     found = instances.get(ctx.database, uuid)

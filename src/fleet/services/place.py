@@ -62,7 +62,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why nothing was placed. `code` is what programs rely on; `detail` one sentence; `counts` nodes by stage and reason."""
+    """Why nothing was placed: a `code` for programs, one sentence, and how many nodes by stage and reason."""
 
     code: str
     detail: str
@@ -224,12 +224,12 @@ class _Attempts:
                 self._walk.busy[index] = view.snapshot.name(index)
         return None
 
-    def _try(
-        self, view: View, decision: Decision, index: int, *, waived: bool, wait: bool = False
-    ) -> AdmissionOutcome:
+    def _try(self, view: View, decision: Decision, index: int, *, waived: bool, wait: bool = False) -> AdmissionOutcome:
         placing, key = self._placing, self._placing.key
         node_id, name = view.snapshot.node_id(index), view.snapshot.name(index)
-        row = self._row(view, decision, outcome="placed", code="", node_id=node_id, summary=decision.summary, waived=waived)
+        row = self._row(
+            view, decision, outcome="placed", code="", node_id=node_id, summary=decision.summary, waived=waived
+        )
         ask = admission.Ask(
             instance_uuid=placing.instance_uuid,
             namespace=placing.namespace,
@@ -305,7 +305,11 @@ class _Attempts:
             figures = [figure.as_dict() for figure in ended.figures]
             said = "; ".join(_said(figure) for figure in ended.figures if figure.exceeded)
             said = said or "the room was taken while this was decided; try again"
-            return code, f"{owner} has no room: {said}", {"failing_stage": str(ended.failing_stage), "dimensions": figures}
+            return (
+                code,
+                f"{owner} has no room: {said}",
+                {"failing_stage": str(ended.failing_stage), "dimensions": figures},
+            )
         refused = len(walk.capacity_refusals)
         dimensions = _by_dimension(walk.capacity_refusals.values())
         extra = {"failing_stage": "node", "refused": refused, "busy": len(walk.busy), "dimensions": dimensions}
@@ -370,11 +374,11 @@ class _Attempts:
     _document: Mapping[str, Any] | None = None
 
 
-def _said(figure: Any) -> str:  # noqa: ANN401
+def _said(figure: Any) -> str:
     return f"{figure.dimension} (limit {figure.limit}, used {figure.used}, requested {figure.requested})"
 
 
-def _by_dimension(refusals: Any) -> dict[str, int]:  # noqa: ANN401
+def _by_dimension(refusals: Any) -> dict[str, int]:
     """Count the refusals by the dimensions that were exceeded; a refusal may count in several."""
     counts: dict[str, int] = {}
     for refused in refusals:

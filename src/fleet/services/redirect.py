@@ -18,7 +18,7 @@ from fleet.services.place import Placed, Placing, place
 PLACEMENT_ATTEMPTS_MAX = 3
 
 
-class _Stopped(Exception):  # noqa: N818 - rolls the admission back
+class _Stopped(Exception):
     """The lease is lost, or the instance is not being created any more."""
 
 

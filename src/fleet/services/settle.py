@@ -10,7 +10,7 @@ from fleet.ledger.operations import LeasedOperation
 from fleet.model.lifecycle import InstanceState
 
 
-class _Fenced(Exception):  # noqa: N818 - rolls the unit back
+class _Fenced(Exception):
     """Another worker holds the operation now: nothing of ours may be written."""
 
 

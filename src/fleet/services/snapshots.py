@@ -1,7 +1,7 @@
 """The snapshot cache: each process's slightly stale view of the fleet, and the stored bases that decisions replay from.
 
-Ledger counters are brought up to date before every decision, reading only rows that changed. Samples are refreshed every
-`SCHEDULER_CACHE_TIMEOUT` seconds by a thread of its own, so that no request pays for it; everything is read again every
+Ledger counters are brought up to date before every decision, reading only rows that changed. Samples are refreshed
+every `SCHEDULER_CACHE_TIMEOUT` seconds by a thread of its own, so that no request pays for it; everything is read again every
 `RELOAD_SECONDS`. A decision gets a frozen view with what to store beside it: the base, and the rows changed since.
 """
 
