@@ -14,6 +14,8 @@ from typing import Any, Final
 from fleet.cli.caller import Caller
 
 DIMENSIONS: Final = ("cpus", "memory_mb", "disk_gb")
+# What the public view calls them.
+PUBLIC: Final = (("cpus", "cpu"), ("memory_mb", "ram"), ("disk_gb", "disk"))
 OPEN_STATES: Final = ("pending", "running")
 GONE_STATES: Final = frozenset({"deleted"})
 SETTLED_STATES: Final = frozenset({"running", "stopped", "deleted"})
@@ -41,22 +43,14 @@ class NodeBooks:
 
 
 def read_nodes(caller: Caller) -> list[NodeBooks]:
-    """Every node with its ledger row."""
+    """Every hypervisor with its ledger row."""
     found = []
-    for node in caller.pages("/nodes"):
-        row = node.get("capacity")
-        if row is None:
+    for name, node in caller.get("/admin/resources")["per_node"].items():
+        if not node["cpu_committed_row_present"]:
             continue
-        found.append(
-            NodeBooks(
-                name=node["name"],
-                state=node["state"],
-                scheduling=node["scheduling"],
-                used={name: int(row[f"used_{name}"]) for name in DIMENSIONS},
-                limits={name: row[f"limit_{name}"] for name in DIMENSIONS},
-            )
-        )
-    return found
+        used, limits = ({key: node[f"{public}_{kind}"] for key, public in PUBLIC} for kind in ("committed", "limit"))
+        found.append(NodeBooks(name, node["state"], node["scheduling"], used, limits))
+    return sorted(found, key=lambda node: node.name)
 
 
 def oversold(nodes: Sequence[NodeBooks], held: Mapping[str, Sequence[int]]) -> list[str]:

@@ -1,0 +1,1 @@
+"""Benchmarks: what the product does on this machine, each figure beside floors measured in the same run."""
