@@ -7,7 +7,7 @@ that the sweeper makes up for; a consumer's one waits a little longer than it bl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import redis
@@ -43,7 +43,7 @@ def connect(url: str, *, blocking: bool = False) -> redis.Redis:
     Accepts `redis://`, `rediss://`, `unix://` and `redis+sentinel://[user:password@]host[:port],…/service[/database]`
     (the query's `sentinel_password` is for the sentinels themselves).
     """
-    options = {
+    options: dict[str, Any] = {
         "socket_connect_timeout": CONNECT_SECONDS,
         "socket_timeout": CONSUMER_SECONDS if blocking else PRODUCER_SECONDS,
         "health_check_interval": 30,
@@ -54,7 +54,7 @@ def connect(url: str, *, blocking: bool = False) -> redis.Redis:
     return redis.Redis.from_url(url, **options)
 
 
-def _by_sentinel(url: str, options: dict[str, object]) -> redis.Redis:
+def _by_sentinel(url: str, options: dict[str, Any]) -> redis.Redis:
     parts = urlsplit(url)
     credentials, _, hosts = parts.netloc.rpartition("@")
     service, _, database = parts.path.strip("/").partition("/")
@@ -66,7 +66,7 @@ def _by_sentinel(url: str, options: dict[str, object]) -> redis.Redis:
     query = parse_qs(parts.query)
     sentinels = [_host_and_port(item) for item in hosts.split(",")]
     login = {"username": unquote(username) or None, "password": unquote(password) or None} if credentials else {}
-    sentinel = Sentinel(
+    sentinel = Sentinel(  # type: ignore[no-untyped-call]
         sentinels,
         sentinel_kwargs={
             "socket_connect_timeout": CONNECT_SECONDS,
@@ -77,7 +77,7 @@ def _by_sentinel(url: str, options: dict[str, object]) -> redis.Redis:
         **login,
         **options,
     )
-    client: redis.Redis = sentinel.master_for(service)
+    client: redis.Redis = sentinel.master_for(service)  # type: ignore[no-untyped-call]
     return client
 
 
@@ -97,7 +97,7 @@ def eviction(client: redis.Redis) -> Eviction:
         QueueUnavailable: when the server cannot be reached.
     """
     try:
-        answer = client.config_get("maxmemory-policy", "maxmemory")
+        answer: dict[Any, Any] = client.config_get("maxmemory-policy", "maxmemory")
     except redis.exceptions.ResponseError:
         # Hosted servers often forbid CONFIG; INFO says it as well.
         answer = {}

@@ -2,7 +2,7 @@
 
 A job holds no work and no state. It may be lost, doubled or late: the lease on the operation's row decides who works,
 and the sweeper puts a lost wake-up back. A job's id is made of the uuid and the number of leases so far, so putting the
-same wake-up twice is one job while its hash lives. RQ's registries stay empty: nothing of ours is ever released by them.
+same wake-up twice is one job while its hash lives. RQ's registries stay empty: they release nothing of ours.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Worker:
     def __init__(
         self,
         inbox: Inbox,
-        handle: Callable[[str], None],
+        handle: Callable[[str], object],
         *,
         node_ids: Callable[[], Iterable[int]],
         stop: threading.Event,
@@ -135,7 +135,7 @@ class Worker:
         except FleetError as error:
             # The row has kept its lease, which runs out; the sweeper wakes it again.
             _log.warning("operation.interrupted", operation_id=uuid, code=error.code, reason=error.detail)
-        except Exception:
+        except Exception:  # noqa: BLE001 - one broken operation must not end the others; its lease runs out
             _log.exception("operation.broke", operation_id=uuid)
         finally:
             with self._guard:

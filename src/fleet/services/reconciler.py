@@ -49,15 +49,17 @@ class Reconciler:
         config: Callable[[], ClusterConfig],
         leadership: Leadership,
         *,
+        at_start: Callable[[], object] = lambda: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`config` answers the cluster's configuration as it is now."""
+        """`config` answers the cluster's configuration now; `at_start` is done once, as soon as its service answers."""
         self._database = database
         self._wake_ups = wake_ups
         self._config = config
         self._leadership = leadership
         self._monotonic = monotonic
         self._changed_after = float("-inf")
+        self._at_start = Every(lambda: float("inf"), at_start, monotonic=monotonic)
         self._stand = Every(lambda: RENEW_SECONDS, leadership.stand, monotonic=monotonic)
         self._tasks = (
             Every(lambda: MISSING_SECONDS, self.mark_missing, monotonic=monotonic),
@@ -75,6 +77,7 @@ class Reconciler:
 
     def turn(self) -> None:
         """Do what is due; only leadership is sought while another leads."""
+        self._at_start.turn()
         self._stand.turn()
         for task in self._tasks:
             if self._leadership.lease is None:
