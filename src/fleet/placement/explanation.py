@@ -24,8 +24,8 @@ def drop_counts(decision: Decision) -> str:
     return ", ".join(f"{count} {stage}" for count, stage in sorted(totals, key=lambda item: -item[0]))
 
 
-def summary(decision: Decision, ask: Ask, frame: Frame) -> str:
-    """Return the decision in one sentence."""
+def summary(decision: Decision, ask: Ask, frame: Frame, note: str) -> str:
+    """Return the decision in one sentence; `note` is the strategy's word about the first node."""
     total = decision.node_count
     if decision.code == "node_not_found":
         return f"no node is called {', '.join(ask.unknown_destinations)}; {total} nodes are registered"
@@ -37,10 +37,7 @@ def summary(decision: Decision, ask: Ask, frame: Frame) -> str:
         return f"{sentence}; {largest}" if largest and decision.code == "out_of_capacity" else sentence
     fit = len(decision.ranked_indices)
     first = int(decision.ranked_indices[0])
-    sentence = f"{frame.roster.names[first]} is first of {fit} of {total} nodes: {decision.strategy}"
-    figures = decision.ordered_by(first)
-    told = [f"{name} {figures[name]}" for name in ("bucket", "weight") if figures.get(name) is not None]
-    sentence = ", ".join([sentence, *told])
+    sentence = f"{frame.roster.names[first]} is first of {fit} of {total} nodes: {decision.strategy}, {note}"
     return f"{sentence}; dropped: {drop_counts(decision)}" if decision.counts else sentence
 
 
@@ -82,10 +79,10 @@ def shortfalls(ask: Ask, frame: Frame) -> Ints:
     )
     rows = []
     for dimension, room in zip(DIMENSIONS, rooms, strict=True):
-        lacking = np.where(ask.short_of(dimension, room), getattr(ask.amounts, dimension) - room, 0)
+        wanted = np.full(len(frame), getattr(ask.amounts, dimension), dtype=np.int64)
         for at in ask.growth:
-            lacking[at] = max(0, ask.added(dimension, at) - int(room[at]))
-        rows.append(lacking)
+            wanted[at] = ask.added(dimension, at)
+        rows.append(np.where(ask.short_of(dimension, room), wanted - room, 0))
     return np.array(rows)
 
 
@@ -95,12 +92,15 @@ def remedy(decision: Decision, ask: Ask, frame: Frame) -> str:
         return ""
     if decision.code == "no_schedulable_nodes":
         return _schedulable_remedy(decision, frame)
+    if exceeds_every_limit(ask, frame):
+        return "ask for less, or register a larger node: waiting cannot help"
     lacking = shortfalls(ask, frame)
     candidates = _refused_on_capacity(decision)
-    near = [at for at in np.flatnonzero(candidates) if 0 < lacking[:, at].max() <= FIGURE_MAX]
-    if not near:
+    most = lacking.max(axis=0)
+    near = np.flatnonzero(candidates & (most > 0) & (most <= FIGURE_MAX))
+    if not len(near):
         return ""
-    best = min(near, key=lambda at: (_distance(ask, lacking[:, at]), frame.roster.names[at]))
+    best = near[_nearest(ask, lacking[:, near], frame.roster.name_rank[near])]
     parts = [
         f"{int(amount)} {UNITS[dimension]}"
         for dimension, amount in zip(DIMENSIONS, lacking[:, best], strict=True)
@@ -109,12 +109,11 @@ def remedy(decision: Decision, ask: Ask, frame: Frame) -> str:
     return f"nearest is {frame.roster.names[best]}: it lacks {' and '.join(parts)}"
 
 
-def _distance(ask: Ask, lacking: Ints) -> tuple[int, float]:
-    """Return how far a node is from fitting: dimensions short, then what is lacking relative to the request."""
-    share = sum(
-        int(amount) / max(1, getattr(ask.amounts, name)) for name, amount in zip(DIMENSIONS, lacking, strict=True)
-    )
-    return int(np.count_nonzero(lacking)), share
+def _nearest(ask: Ask, lacking: Ints, name_rank: Ints) -> int:
+    """Return the place of the node closest to fitting: fewest dimensions short, then least lacking, then the name."""
+    wanted = np.array([[max(1, getattr(ask.amounts, name))] for name in DIMENSIONS])
+    share = (lacking / wanted).sum(axis=0)
+    return int(np.lexsort((name_rank, share, np.count_nonzero(lacking, axis=0)))[0])
 
 
 def _refused_on_capacity(decision: Decision) -> Mask:

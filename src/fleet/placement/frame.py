@@ -90,6 +90,7 @@ class Sample:
         matrix.flags.writeable = False
         self.matrix = matrix
         self.config = config
+        self._unknown: dict[str, Mask] = {}
 
     def column(self, name: str) -> Ints:
         """Return a column of the sample as published."""
@@ -98,8 +99,10 @@ class Sample:
 
     def unknown(self, name: str) -> Mask:
         """Return where a figure is unknown."""
-        mask: Mask = self.column(name) == UNKNOWN
-        return mask
+        found = self._unknown.get(name)
+        if found is None:
+            found = self._unknown[name] = self.column(name) == UNKNOWN
+        return found
 
     @cached_property
     def schedulable_fallback(self) -> Ints:

@@ -85,7 +85,7 @@ def walk_stages(stages: Sequence[NamedStage], ask: Ask, frame: Frame, *, explain
         step.judged = everyone if explain else before
         walk.steps.append(step)
         walk.left = step.after if before is walk.left else _kept(step, walk.left)
-        if walk.emptied is None and not walk.left.any():
+        if walk.emptied is None and not np.count_nonzero(walk.left):
             walk.emptied = named
         if walk.emptied is not None and not explain:
             return walk
@@ -95,7 +95,7 @@ def walk_stages(stages: Sequence[NamedStage], ask: Ask, frame: Frame, *, explain
 
 
 def _filter(named: NamedStage, stage: Filter, ask: Ask, frame: Frame, before: Mask) -> Step:
-    drops = [(reason, mask) for reason, mask in stage.drops(ask, frame) if mask.any()]
+    drops = [(reason, mask) for reason, mask in stage.drops(ask, frame) if np.count_nonzero(mask)]
     if stage.spares_resize_home and ask.resize_home >= 0:
         drops = [(reason, _spared(mask, ask.resize_home)) for reason, mask in drops]
     step = Step(named, before, drops, before, before)
@@ -118,7 +118,7 @@ def _spared(mask: Mask, at: int) -> Mask:
 def _prefer(named: NamedStage, scorer: Scorer, ask: Ask, frame: Frame, walk: Walk) -> Mask | None:
     """Return the group with the highest score; the losers stay candidates for load shedding's last word."""
     scores = scorer.score(ask, frame)
-    if scores is None or not walk.left.any():
+    if scores is None or not np.count_nonzero(walk.left):
         return None
     lost: Mask = scores < scores[walk.left].max()
     if ask.resize_home >= 0:
@@ -152,7 +152,7 @@ def _strategy_of(request: PlacementRequest, frame: Frame) -> NamedStrategy:
 def _ranking(left: Mask, trail: Trail, strategy: NamedStrategy, seed: int) -> Decision:
     ask, frame = trail.ask, trail.frame
     ordering = strategy.strategy.order(ask, frame, np.flatnonzero(left), seed)
-    trail.order_figures = ordering.figures
+    trail.ordering = ordering
     ranked, weights = ordering.ranked, ordering.weights
     if ask.resize_home >= 0 and left[ask.resize_home]:
         # Growing where the instance is moves nothing, so that node comes first under every strategy.

@@ -110,10 +110,14 @@ class NamedStage:
 
 @dataclass(frozen=True, slots=True)
 class Ordering:
-    """A strategy's answer: the candidates best first, the weight of each, and figures to explain one."""
+    """A strategy's answer: the candidates best first and the weight of each.
+
+    `note` says in a few words why the node at a place of the ranking stands there; `figures` explains a node by index.
+    """
 
     ranked: NDArray[np.intp]
     weights: NDArray[np.float64]
+    note: Callable[[int], str]
     figures: Callable[[int], Figures]
 
 

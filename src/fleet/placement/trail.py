@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from fleet.placement import explanation
 from fleet.placement.ask import Ask
 from fleet.placement.columns import Mask
 from fleet.placement.frame import Frame
-from fleet.placement.stage import Drops, Figures, Filter, NamedStage, Reason
+from fleet.placement.stage import Drops, Filter, NamedStage, Ordering, Reason
 
 
 @dataclass(slots=True)
@@ -35,11 +36,11 @@ class Step:
         """Return for each reason the nodes of `among` that it drops; a node counts for its first reason only."""
         if self.overridden:
             return []
-        left, found = among.copy(), []
+        left, found = among, []
         for reason, mask in self.drops:
             hit = left & mask
-            if hit.any():
-                left &= ~mask
+            if np.count_nonzero(hit):
+                left = left & ~mask
                 found.append((reason, hit))
         return found
 
@@ -59,11 +60,11 @@ class Trail:
     """The evidence of a decision. Everything is read from masks and one frozen frame, whenever it is asked."""
 
     def __init__(self, ask: Ask, frame: Frame, steps: Sequence[Step]) -> None:
-        """Keep the question, the view and the steps; a strategy's figures are added when it has ordered."""
+        """Keep the question, the view and the steps; a strategy's answer is added when it has ordered."""
         self.ask = ask
         self.frame = frame
         self.steps = steps
-        self.order_figures: Callable[[int], Figures] = _no_figures
+        self.ordering: Ordering | None = None
 
     @property
     def names(self) -> Sequence[str]:
@@ -103,6 +104,10 @@ class Trail:
 
     def masks(self) -> Mapping[str, Mapping[str, NDArray[np.bool_]]]:
         """Return who was dropped where and why, as masks over the nodes."""
+        return self._masks
+
+    @cached_property
+    def _masks(self) -> Mapping[str, Mapping[str, Mask]]:
         found: dict[str, dict[str, Mask]] = {}
         for step in self.steps:
             split = step.split(step.before)
@@ -112,17 +117,18 @@ class Trail:
 
     def ordered_by(self, at: int) -> Mapping[str, Any]:
         """Return the figures that a ranked node's place was computed from."""
-        return self.order_figures(at)
+        return {} if self.ordering is None else self.ordering.figures(at)
 
     def summary(self, decision: Decision) -> str:
         """Return the decision in one sentence."""
-        return explanation.summary(decision, self.ask, self.frame)
+        note = "" if self.ordering is None else self.ordering.note(self._first_place(decision))
+        return explanation.summary(decision, self.ask, self.frame, note)
+
+    def _first_place(self, decision: Decision) -> int:
+        """Return where the strategy put the node that the decision puts first (a resize prefers its own)."""
+        assert self.ordering is not None
+        return int(np.argmax(self.ordering.ranked == decision.ranked_indices[0]))
 
     def remedy(self, decision: Decision) -> str:
         """Return what would help, in one sentence."""
         return explanation.remedy(decision, self.ask, self.frame)
-
-
-def _no_figures(at: int) -> Figures:
-    del at
-    return {}

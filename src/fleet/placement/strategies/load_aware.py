@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fleet.model.capacity import WEIGHT_FLOOR, load_band, load_headroom_milli, memory_band, to_milli
 from fleet.placement.ask import Ask
-from fleet.placement.columns import UNKNOWN, UNLIMITED, Ints, shown, shown_milli
+from fleet.placement.columns import FIGURE_MAX, UNKNOWN, UNLIMITED, Ints, shown, shown_milli
 from fleet.placement.draws import shuffle_keys
 from fleet.placement.frame import Frame
 from fleet.placement.stage import Figures, Ordering, Strategy
@@ -34,7 +34,7 @@ def bands(frame: Frame, at: NDArray[np.intp]) -> NDArray[np.int16]:
     judged = (load != UNKNOWN) & (threads > 0)
     by_load = np.where(judged, load_band(np.maximum(load, 0), np.maximum(threads, 1)), LAST_BAND)
     limit, charged = frame.limits[1][at], np.maximum(frame.charged_memory[at], 0)
-    by_memory = np.where(limit > 0, memory_band(charged, np.clip(limit, 1, 2**51)), LAST_BAND)
+    by_memory = np.where(limit > 0, memory_band(charged, np.minimum(np.maximum(limit, 1), FIGURE_MAX)), LAST_BAND)
     by_memory[limit == UNLIMITED] = 0
     worse = np.minimum(np.maximum(by_load, by_memory), LAST_BAND - 1)
     worse[~judged | (limit <= 0)] = LAST_BAND
@@ -69,7 +69,12 @@ def order(ask: Ask, frame: Frame, candidates: NDArray[np.intp], seed: int) -> Or
         # Equal draws are next to impossible; when they happen the name decides, not the order of the nodes.
         best = np.lexsort((frame.roster.name_rank[candidates], keys))
     best = best[np.argsort(band[best], kind="stable")]
-    return Ordering(candidates[best], weight[best], lambda at: figures(frame, at))
+    band, weight = band[best], weight[best]
+
+    def note(place: int) -> str:
+        return f"bucket {band[place]}, weight {weight[place]:.3f}"
+
+    return Ordering(candidates[best], weight, note, lambda at: figures(frame, at))
 
 
 def figures(frame: Frame, at: int) -> Figures:
