@@ -42,7 +42,8 @@ def test_functions_fit_on_a_screen() -> None:
         f"{path}:{function.lineno}: {function.name} has {lines} lines, at most {FUNCTION_LINES_MAX} may be"
         for path in python_files()
         for function in functions_of(path)
-        if (lines := (function.end_lineno or 0) - function.lineno + 1) > FUNCTION_LINES_MAX
+        # From the docstring on: the signature of a command is its manual page.
+        if (lines := (function.end_lineno or 0) - function.body[0].lineno + 1) > FUNCTION_LINES_MAX
     )
 
 
