@@ -36,9 +36,10 @@ Writes = Callable[[Connection], None]
 class Ask:
     """What one try asks of one node. `amounts` include the overhead; `demand` and `target_load` are loads.
 
-    `source` names the node that holds the charge now, when the instance is placed again elsewhere: namespace and
-    cluster are then left alone, for they were charged when the charge was made. `enforce` False is for ground-truth
-    writers only: they record where a domain already is, and no guard may hide that.
+    `source` names the node that holds the draft now, when a create is placed again elsewhere; `incoming` asks for the
+    destination of a move, whose source keeps its own charge until the move settles. Either way namespace and cluster are
+    left alone: they were charged when the first charge was made. `enforce` False is for ground-truth writers only: they
+    record where a domain already is, and no guard may hide that.
     """
 
     instance_uuid: str
@@ -52,7 +53,13 @@ class Ask:
     admit_unsized: bool = False
     wait: bool = False
     source: int | None = None
+    incoming: bool = False
     enforce: bool = True
+
+    @property
+    def charges_payer(self) -> bool:
+        """Whether a namespace's claim or the cluster pays: not when the instance is paid for already."""
+        return self.source is None and not self.incoming
 
 
 class _GuardRefused(Exception):
@@ -121,8 +128,8 @@ SOURCE_CREDIT = Sql("""
 CHARGE = Sql("""
     INSERT INTO charges (instance_uuid, role, node_id, namespace, payer,
                          cpus, memory_mb, disk_gb, instances, placed_at, settled_at)
-    SELECT :instance_uuid, 'primary', :node_id, :namespace,
-           (SELECT uuid FROM namespace_claims WHERE active_namespace = :namespace AND expires_at > {now}),
+    SELECT :instance_uuid, :role, :node_id, :namespace,
+           (SELECT uuid FROM namespace_claims WHERE active_namespace = :payer_of AND expires_at > {now}),
            :cpus, :memory_mb, :disk_gb, :instances, {now}, NULL
     RETURNING payer
 """)
@@ -133,7 +140,7 @@ CHARGE_MOVED = Sql("""
 """)
 
 CHARGE_STANDS = Sql("""
-    SELECT node_id FROM charges WHERE instance_uuid = :instance_uuid AND role = 'primary' {for_update}
+    SELECT node_id FROM charges WHERE instance_uuid = :instance_uuid AND role = :role {for_update}
 """)
 
 CLUSTER_GUARD = Sql("""
@@ -198,7 +205,7 @@ def admit(db: Database, ask: Ask, *, key: Writes = nothing, rows: Writes = nothi
         return Busy(ask.node_id)
     except _ChargeStands:
         with db.read() as conn:
-            row = CHARGE_STANDS.run(conn, instance_uuid=ask.instance_uuid).first()
+            row = CHARGE_STANDS.run(conn, _parameters(ask)).first()
         if row is None:
             # It was released between the duplicate and this read; nothing of ours stands, and a new try may be made.
             return Busy(ask.node_id)
@@ -209,14 +216,9 @@ def _admit(conn: Connection, ask: Ask, key: Writes, rows: Writes) -> Admitted:
     params = _parameters(ask)
     unguarded = _charge_nodes(conn, ask, params)
     key(conn)
-    if ask.source is None:
-        named = _insert_charge(conn, params)
-        rows(conn)
-        payer, over_claim = _charge_payer(conn, ask, params, named)
-    else:
-        _move_charge(conn, params)
-        rows(conn)
-        payer, over_claim = None, ()
+    named = _insert_charge(conn, params) if ask.source is None else _move_charge(conn, params)
+    rows(conn)
+    payer, over_claim = _charge_payer(conn, ask, params, named) if ask.charges_payer else (None, ())
     _correct_totals(conn, ask, params)
     return Admitted(ask.node_id, payer, over_claim, unguarded=unguarded)
 
@@ -225,6 +227,9 @@ def _parameters(ask: Ask) -> dict[str, Any]:
     return {
         "instance_uuid": ask.instance_uuid,
         "namespace": ask.namespace,
+        "role": "incoming" if ask.incoming else "primary",
+        # An incoming charge has no payer: no namespace of that name holds a claim.
+        "payer_of": "" if ask.incoming else ask.namespace,
         "node_id": ask.node_id,
         "cpus": ask.amounts.cpus,
         "memory_mb": ask.amounts.memory_mb,
@@ -268,9 +273,10 @@ def _insert_charge(conn: Connection, params: dict[str, Any]) -> str | None:
     return str(row.payer) if row.payer is not None else None
 
 
-def _move_charge(conn: Connection, params: dict[str, Any]) -> None:
+def _move_charge(conn: Connection, params: dict[str, Any]) -> str | None:
     if CHARGE_MOVED.run(conn, params).rowcount != 1:
         raise _ChargeStands
+    return None
 
 
 def _charge_payer(
@@ -309,7 +315,7 @@ def _read_back(db: Database, ask: Ask) -> AdmissionOutcome | None:
     """After a lost answer: does the charge stand? A locking read waits for a transaction that is still ending."""
 
     def stands(conn: Connection) -> AdmissionOutcome | None:
-        row = CHARGE_STANDS.run(conn, instance_uuid=ask.instance_uuid).first()
+        row = CHARGE_STANDS.run(conn, _parameters(ask)).first()
         if row is None or (ask.source is not None and int(row.node_id) != ask.node_id):
             return None
         return AlreadyPlaced(int(row.node_id))

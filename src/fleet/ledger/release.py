@@ -9,20 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, RowMapping
 
-from fleet.ledger import claims, events
+from fleet.ledger import claims, events, totals
 from fleet.ledger.database import Database, Sql
 from fleet.model.admission import Charge
 from fleet.model.resources import CLUSTER_DIMENSIONS, DIMENSIONS, Amounts
 
 FIND = Sql("SELECT * FROM charges WHERE instance_uuid = :instance_uuid ORDER BY id")
-NODE_ROW = Sql("""
-    SELECT used_cpus, used_memory_mb, used_disk_gb, used_instances, counted, sample_at
-    FROM scheduler_node_capacity WHERE node_id = :node_id {for_update}
-""")
+NODE_ROW = Sql("SELECT * FROM scheduler_node_capacity WHERE node_id = :node_id {for_update}")
 DELETE_CHARGE = Sql("DELETE FROM charges WHERE id = :charge_id AND node_id = :node_id")
 CREDIT_NODE = Sql("""
     UPDATE scheduler_node_capacity SET
@@ -44,13 +40,9 @@ CREDIT_CLUSTER = Sql("""
         unclaimed_used_cpus = {greatest}(0, unclaimed_used_cpus - :cpus),
         unclaimed_used_memory_mb = {greatest}(0, unclaimed_used_memory_mb - :memory_mb),
         unclaimed_used_disk_gb = {greatest}(0, unclaimed_used_disk_gb - :disk_gb),
-        total_cpus = total_cpus - :uncounted_cpus,
-        total_memory_mb = total_memory_mb - :uncounted_memory_mb,
-        total_disk_gb = total_disk_gb - :uncounted_disk_gb,
         updated_at = {now}
     WHERE id = 1
 """)
-
 
 MOVES_FOLLOWED_MAX = 4
 """How often a release follows a charge that is placed elsewhere at the same moment."""
@@ -92,23 +84,36 @@ def release_in(
     conn: Connection, instance_uuid: str, *, rows: Callable[[Connection], None] | None = None
 ) -> Released | NothingToRelease:
     """Release inside the caller's unit, which must not hold a lock that comes later in the lock order."""
-    found = [charge_of(row) for row in FIND.run(conn, instance_uuid=instance_uuid).mappings()]
-    locked = {node_id: _lock_node(conn, node_id) for node_id in sorted({charge.node_id for charge in found})}
-    gone = [charge for charge in found if _delete(conn, charge)]
-    if len(gone) < len(found) and FIND.run(conn, instance_uuid=instance_uuid).first() is not None:
+    nodes = {charge.node_id for charge in charges_of(conn, instance_uuid)}
+    for node_id in sorted(nodes):
+        _lock_node(conn, node_id)
+    # Read again under the locks: what a charge counts for (pending or not) may have changed while they were waited for.
+    found = charges_of(conn, instance_uuid)
+    if not {charge.node_id for charge in found} <= nodes:
         raise ChargeMovedError(instance_uuid)
-    clamped = [clamp for charge in gone for clamp in _credit_node(conn, charge, locked[charge.node_id])]
+    gone = [charge for charge in found if delete_charge(conn, charge)]
+    clamped: list[tuple[str, int]] = []
+    change = totals.Change()
+    for charge in gone:
+        change += credit_node(conn, charge, clamped)
     if rows is not None:
         rows(conn)
-    for charge in sorted(gone, key=lambda item: item.payer or ""):
-        clamped += _credit_payer(conn, charge, locked[charge.node_id])
+    # Claims before the cluster, whatever pays: that is the lock order.
+    for charge in sorted(gone, key=lambda item: (item.payer is None, item.payer)):
+        clamped += _credit_payer(conn, charge)
+    totals.apply(conn, change)
     for name, missing in clamped:
         payload = {"counter": name, "missing": missing, "released": instance_uuid}
         events.record(conn, "instance", instance_uuid, "capacity counter clamped at zero", payload, level="warning")
     return Released(tuple(gone), tuple(clamped)) if gone else NothingToRelease()
 
 
-def charge_of(row: Any) -> Charge:
+def charges_of(conn: Connection, instance_uuid: str) -> list[Charge]:
+    """Return the instance's charges as this transaction sees them."""
+    return [charge_of(row) for row in FIND.run(conn, instance_uuid=instance_uuid).mappings()]
+
+
+def charge_of(row: RowMapping) -> Charge:
     """Return the charge of a row of `charges`."""
     return Charge(
         charge_id=row["id"],
@@ -123,19 +128,24 @@ def charge_of(row: Any) -> Charge:
     )
 
 
-def _lock_node(conn: Connection, node_id: int) -> Any:
+def _lock_node(conn: Connection, node_id: int) -> RowMapping | None:
     return NODE_ROW.run(conn, node_id=node_id).mappings().first()
 
 
-def _delete(conn: Connection, charge: Charge) -> bool:
-    """Delete the charge where it was found; a charge that moved meanwhile is found again by the next try."""
+def delete_charge(conn: Connection, charge: Charge) -> bool:
+    """Delete a charge where it was found, its node's row being locked; False: somebody else did."""
     return DELETE_CHARGE.run(conn, charge_id=charge.charge_id, node_id=charge.node_id).rowcount == 1
 
 
-def _credit_node(conn: Connection, charge: Charge, row: Any) -> list[tuple[str, int]]:
-    if row is None:
-        return []
-    pending = charge.settled_at_us is None or charge.role == "incoming" or charge.settled_at_us >= row["sample_at"]
+def credit_node(conn: Connection, charge: Charge, clamped: list[tuple[str, int]] | None = None) -> totals.Change:
+    """Credit a deleted charge to its node's row (locked by the caller). Return what that changes in the totals.
+
+    Counters that held less than the charge are floored and noted in `clamped` with the missing amount.
+    """
+    before = _lock_node(conn, charge.node_id)
+    if before is None:
+        return totals.Change()
+    pending = charge.settled_at_us is None or charge.role == "incoming" or charge.settled_at_us >= before["sample_at"]
     CREDIT_NODE.run(
         conn,
         charge.amounts.as_dict(),
@@ -143,25 +153,23 @@ def _credit_node(conn: Connection, charge: Charge, row: Any) -> list[tuple[str, 
         pending_memory_mb=charge.amounts.memory_mb if pending else 0,
         pending_disk_gb=charge.amounts.disk_gb if pending else 0,
     )
-    return [
-        (f"node {charge.node_id} used_{name}", getattr(charge.amounts, name) - row[f"used_{name}"])
-        for name in DIMENSIONS
-        if row[f"used_{name}"] < getattr(charge.amounts, name)
-    ]
+    short = [(name, getattr(charge.amounts, name) - before[f"used_{name}"]) for name in DIMENSIONS]
+    if clamped is not None:
+        clamped += [(f"node {charge.node_id} used_{name}", missing) for name, missing in short if missing > 0]
+    if before["counted"]:
+        return totals.Change()
+    return totals.difference(before, _lock_node(conn, charge.node_id))
 
 
-def _credit_payer(conn: Connection, charge: Charge, node: Any) -> list[tuple[str, int]]:
+def _credit_payer(conn: Connection, charge: Charge) -> list[tuple[str, int]]:
     """Credit the recorded payer if it is unfolded, else the cluster; once. An incoming charge has no payer."""
-    paid = charge.amounts if charge.role == "primary" else Amounts()
+    if charge.role != "primary":
+        return []
     if charge.payer is not None and claims.credit(conn, charge.payer, charge.amounts):
-        paid = Amounts()
-    uncounted = charge.amounts if node is not None and not node["counted"] else Amounts()
-    if paid == Amounts() and uncounted == Amounts():
         return []
     row = CLUSTER_ROW.run(conn).mappings().first()
-    given = {name: getattr(paid, name) for name in CLUSTER_DIMENSIONS}
-    taken = {f"uncounted_{name}": getattr(uncounted, name) for name in CLUSTER_DIMENSIONS}
-    CREDIT_CLUSTER.run(conn, {**given, **taken})
+    given = {name: getattr(charge.amounts, name) for name in CLUSTER_DIMENSIONS}
+    CREDIT_CLUSTER.run(conn, given)
     if row is None:
         return []
     return [

@@ -1,8 +1,8 @@
 """Publishing: a sample becomes the node's metrics and its limit row, in one transaction; and changes of node state.
 
 The limit row is born with the first sample, so a node cannot be a candidate without one. A publish touches limits,
-load, stamps and state, never what is used. Whatever changes what the node contributes to `total_*` adds the difference to the
-cluster's row, last. The database stamps the sample: its time at receipt, minus the age since measuring began.
+load, stamps and state, never what is used. Whatever changes what the node contributes to `total_*` adds the
+difference to the cluster's row, last. The database stamps the sample: its time at receipt, minus the age since measuring began.
 """
 
 from __future__ import annotations

@@ -1,0 +1,107 @@
+"""Ground truth: a domain is where it is, and the ledger says so: unguarded, and loudly.
+
+Used by whoever reads domains off a node (a worker at its start, a cleaner). Refusing to record reality would only make
+the counters wrong; so no guard is asked, and an over-limit node gets an error event, on the instance and on the node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+from sqlalchemy import Connection
+
+from fleet.ledger import admission, charges, events, release
+from fleet.ledger.database import Database, Sql
+from fleet.model.admission import AlreadyPlaced
+from fleet.model.resources import DIMENSIONS, Amounts, DimensionFigure
+
+ROW = Sql(
+    "SELECT c.*, n.name FROM scheduler_node_capacity c JOIN nodes n ON n.id = c.node_id WHERE c.node_id = :node_id"
+)
+SET_INSTANCE_NODE = Sql("UPDATE instances SET node_id = :node_id, updated_at = {now} WHERE uuid = :instance_uuid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """A domain of the product that was seen on a node, with what its instance is charged."""
+
+    instance_uuid: str
+    namespace: str
+    node_id: int
+    amounts: Amounts
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What recording a sighting changed. `over` lists the dimensions in which the node is over its limit now."""
+
+    changed: bool
+    over: tuple[DimensionFigure, ...] = ()
+
+
+def record(db: Database, seen: Sighting) -> Recorded:
+    """Charge the instance to the node where its domain is, whatever the guard would say. Safe to repeat.
+
+    A charge on another node is released first: a domain is in one place. A move in flight is left to its own end.
+    """
+    held = charges.of_instance(db, seen.instance_uuid)
+    if any(charge.node_id == seen.node_id for charge in held):
+        return Recorded(changed=False)
+    if any(charge.role == "incoming" for charge in held):
+        return Recorded(changed=False)
+    if held:
+        release.release(db, seen.instance_uuid)
+    ask = admission.Ask(
+        instance_uuid=seen.instance_uuid,
+        namespace=seen.namespace,
+        node_id=seen.node_id,
+        amounts=seen.amounts,
+        demand=Decimal(0),
+        target_load=Decimal(0),
+        sample_age_max_seconds=0,
+        enforce=False,
+    )
+    outcome = admission.admit(db, ask, rows=lambda conn: _note(conn, seen, previous=[c.node_id for c in held]))
+    if isinstance(outcome, AlreadyPlaced):
+        return Recorded(changed=False)
+    return Recorded(changed=True, over=_over(db, seen))
+
+
+def _note(conn: Connection, seen: Sighting, previous: list[int]) -> None:
+    charges.settle(conn, seen.instance_uuid)
+    SET_INSTANCE_NODE.run(conn, node_id=seen.node_id, instance_uuid=seen.instance_uuid)
+    payload = {"node_id": seen.node_id, "previous_node_ids": previous, **seen.amounts.as_dict(), "enforce": False}
+    events.record(
+        conn, "instance", seen.instance_uuid, "instance placement recorded from ground truth", payload, "warning"
+    )
+
+
+def _over(db: Database, seen: Sighting) -> tuple[DimensionFigure, ...]:
+    """Return, and record as errors, the dimensions in which the node holds more than its limit."""
+    with db.read() as conn:
+        row = ROW.run(conn, node_id=seen.node_id).mappings().first()
+    if row is None:
+        return ()
+    figures = tuple(
+        DimensionFigure.of(
+            name,
+            limit=row[f"limit_{name}"],
+            used=row[f"used_{name}"] - getattr(seen.amounts, name),
+            requested=getattr(seen.amounts, name),
+        )
+        for name in DIMENSIONS
+    )
+    over = tuple(figure for figure in figures if figure.exceeded)
+    if over:
+        message = "placement recorded despite exceeding capacity guard"
+        payload = {"node": row["name"], "failing_stage": "node", "dimensions": [figure.as_dict() for figure in over]}
+
+        def write(conn: Connection) -> None:
+            events.record(conn, "instance", seen.instance_uuid, message, payload, level="error")
+            events.record(
+                conn, "node", row["name"], message, {**payload, "instance": seen.instance_uuid}, level="error"
+            )
+
+        db.unit(write)
+    return over

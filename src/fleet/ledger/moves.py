@@ -1,0 +1,78 @@
+"""Moves: an instance is charged on both nodes until one step settles or aborts; a failure leaves it at its source.
+
+`begin` holds the destination through admission (an *incoming* charge, which nobody pays). `settle` turns incoming into
+primary and credits the source; `abort` credits the destination. Both lock the node rows by id before the charges, and
+both find nothing to do when they are repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sqlalchemy import Connection
+
+from fleet.ledger import admission, events, release, totals
+from fleet.ledger.admission import Ask, Writes, nothing
+from fleet.ledger.database import Database, Sql
+from fleet.model.admission import AdmissionOutcome, Charge
+
+LOCK_NODE = Sql("SELECT * FROM scheduler_node_capacity WHERE node_id = :node_id {for_update}")
+ARRIVE = Sql("""
+    UPDATE charges SET role = 'primary', payer = :payer, settled_at = {now}
+    WHERE id = :charge_id AND role = 'incoming' AND node_id = :node_id
+""")
+
+
+def begin(db: Database, ask: Ask, *, rows: Writes = nothing) -> AdmissionOutcome:
+    """Hold the destination of a move: the same guard as every other growth in use."""
+    return admission.admit(db, replace(ask, incoming=True), rows=rows)
+
+
+def settle(db: Database, instance_uuid: str, *, rows: Callable[[Connection], None] = nothing) -> bool:
+    """The instance runs on the destination: its primary charge goes, the incoming one takes its place. False: no move."""
+
+    def work(conn: Connection) -> bool:
+        found = _locked(conn, instance_uuid)
+        if found is None:
+            return False
+        primary, incoming = found
+        release.delete_charge(conn, primary)
+        ARRIVE.run(conn, charge_id=incoming.charge_id, node_id=incoming.node_id, payer=primary.payer)
+        change = release.credit_node(conn, primary)
+        rows(conn)
+        payload = {"from_node_id": primary.node_id, "to_node_id": incoming.node_id}
+        events.record(conn, "instance", instance_uuid, "instance move settled", payload)
+        totals.apply(conn, change)
+        return True
+
+    return db.unit(work)
+
+
+def abort(db: Database, instance_uuid: str, reason: str, *, rows: Callable[[Connection], None] = nothing) -> bool:
+    """The instance stays at its source: the incoming charge goes and the destination is credited. False: no move."""
+
+    def work(conn: Connection) -> bool:
+        found = _locked(conn, instance_uuid)
+        if found is None:
+            return False
+        primary, incoming = found
+        release.delete_charge(conn, incoming)
+        change = release.credit_node(conn, incoming)
+        rows(conn)
+        payload = {"node_id": primary.node_id, "refused_node_id": incoming.node_id, "reason": reason}
+        events.record(conn, "instance", instance_uuid, "instance move aborted", payload, level="warning")
+        totals.apply(conn, change)
+        return True
+
+    return db.unit(work)
+
+
+def _locked(conn: Connection, instance_uuid: str) -> tuple[Charge, Charge] | None:
+    """Lock both nodes by id and return the primary and the incoming charge as they stand under the locks."""
+    for node_id in sorted({charge.node_id for charge in release.charges_of(conn, instance_uuid)}):
+        LOCK_NODE.run(conn, node_id=node_id).first()
+    charges = {charge.role: charge for charge in release.charges_of(conn, instance_uuid)}
+    if "incoming" not in charges or "primary" not in charges:
+        return None
+    return charges["primary"], charges["incoming"]
