@@ -1,12 +1,150 @@
-"""sf-api: not wired yet."""
+"""sf-api: the HTTP API and its web page. `API_WORKERS` processes, each with the scheduler in its own memory."""
 
-import argparse
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from socket import socket
+
+from fleet.config import Settings
+from fleet.ledger.database import Database
+from fleet.services.authentication import Authenticator, ensure_admin_key, is_private, token_secret
+from fleet.services.daemon import BROKEN, DONE, Daemon, Life
+from fleet.telemetry import get_logger
+
+ANSWER_SECONDS_MAX = 10
+SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+
+_log = get_logger(__name__)
 
 
-def main() -> int:
-    """Parse the arguments and say so."""
-    argparse.ArgumentParser(prog="sf-api").parse_args()
-    return 0
+def serve(settings: Settings, life: Life) -> int:
+    """Serve until told to stop."""
+    secret = _prepare(settings, life)
+    if secret is None:
+        return DONE
+    folder = _share_figures(settings)
+    # Only now: the counters of all workers are kept together where this folder is.
+    from fleet.api.prefork import Workforce  # noqa: PLC0415
+    from fleet.api.sockets import listen  # noqa: PLC0415
+
+    workers = 1 if life.once else settings.api_workers
+    sockets = listen(settings.api_host, settings.api_port, workers)
+    outcome = [DONE]
+
+    def ready() -> None:
+        life.notifier.ready()
+        _log.info("api.ready", host=settings.api_host, port=settings.api_port, workers=workers)
+        if life.once:
+            outcome[0] = _ask_once(settings)
+            life.stop.set()
+
+    def work(listening: socket, beat: Callable[[], bool]) -> int:
+        # A SIGTERM that came before the server took the signals over is kept in `stop`.
+        _serve_one(settings, life, secret, listening, lambda: beat() and not life.stop.is_set())
+        return DONE
+
+    try:
+        if workers == 1 and not life.once:
+            _serve_alone(work, sockets[0], life, ready)
+        else:
+            Workforce(sockets, work).run(life.stop, ready=ready, alive=life.notifier.alive)
+    finally:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+    return outcome[0]
+
+
+def _prepare(settings: Settings, life: Life) -> str | None:
+    """Wait for the database, make the admin's key on the first start, and get what signs tokens; None: told to stop."""
+    database = Database(settings.database_url)
+    try:
+        if not life.wait_for_database(database):
+            return None
+        path = Path(settings.admin_key_file)
+        if ensure_admin_key(database, path, settings.node_name):
+            _log.info("api.admin_key_made", path=str(path))
+        if not is_private(path):
+            _log.warning("api.admin_key_readable", path=str(path), wanted="mode 0600")
+        return token_secret(database, settings.auth_secret)
+    finally:
+        # A connection must not be carried over a fork.
+        database.close()
+
+
+def _share_figures(settings: Settings) -> Path | None:
+    if settings.api_workers == 1:
+        return None
+    folder = Path(tempfile.mkdtemp(prefix="fleet-api-"))
+    os.environ[SHARED_FOLDER] = str(folder)
+    return folder
+
+
+def _serve_one(settings: Settings, life: Life, secret: str, listening: socket, beat: Callable[[], bool]) -> None:
+    from fleet import bootstrap  # noqa: PLC0415
+    from fleet.api.app import create_app  # noqa: PLC0415
+    from fleet.api.dependencies import Services  # noqa: PLC0415
+    from fleet.api.server import serve as serve_http  # noqa: PLC0415
+
+    context = bootstrap.build(settings, life.environ)
+    authenticator = Authenticator(context.database, secret=secret, clock=time.time)
+    context.snapshots.start()
+    try:
+        app = create_app(Services(context=context, authenticator=authenticator, secret=secret))
+        serve_http(app, listening, beat)
+    finally:
+        context.snapshots.stop()
+        context.database.close()
+
+
+def _serve_alone(
+    work: Callable[[socket, Callable[[], bool]], int], listening: socket, life: Life, ready: Callable[[], None]
+) -> None:
+    """One worker needs no parent: it feeds the watchdog itself."""
+    told: list[bool] = []
+
+    def beat() -> bool:
+        if not told:
+            told.append(True)
+            ready()
+        life.notifier.alive()
+        return not life.stop.is_set()
+
+    work(listening, beat)
+
+
+def _ask_once(settings: Settings) -> int:
+    connection = http.client.HTTPConnection(settings.api_host, settings.api_port, timeout=ANSWER_SECONDS_MAX)
+    try:
+        connection.request("GET", "/healthz")
+        answer = connection.getresponse()
+        sys.stdout.write(answer.read().decode() + "\n")
+    except OSError as error:
+        sys.stderr.write(f"sf-api: no answer from itself: {error}\n")
+        return BROKEN
+    else:
+        return DONE if answer.status == http.client.OK else BROKEN
+    finally:
+        connection.close()
+
+
+DAEMON = Daemon(
+    name="sf-api",
+    summary="Serves the HTTP API and the web page.",
+    needs=("DATABASE_URL", "REDIS_URL", "ADMIN_KEY_FILE"),
+    serve=serve,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the daemon."""
+    return DAEMON.main(arguments, os.environ)
 
 
 if __name__ == "__main__":

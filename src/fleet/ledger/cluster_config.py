@@ -78,9 +78,7 @@ def listing(db: Database) -> list[ConfigEntry]:
     for key in CLUSTER_KEYS.values():
         value, updated_at = stored.get(key.name, (key.default, None))
         entries.append(
-            ConfigEntry(
-                key=key.name, value=value, default=key.default, meaning=key.meaning, updated_at_us=updated_at
-            )
+            ConfigEntry(key=key.name, value=value, default=key.default, meaning=key.meaning, updated_at_us=updated_at)
         )
     return entries
 

@@ -39,7 +39,7 @@ ALGORITHM: Final = "HS256"
 # The secrets are random and 256 bits long, so the cost only has to make a stolen table dull, not to slow down guessing.
 _HASHER: Final = PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
 _WRONG: Final = "the namespace or its key is wrong"
-_BAD_TOKEN: Final = "the token is missing, not valid or expired; get one from POST /auth"
+_NOT_VALID: Final = "the token is missing, not valid or expired; get one from POST /auth"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,11 +143,11 @@ class Authenticator:
         now = self._clock()
         if now >= seen.expires_at:
             self._forget(token)
-            raise Unauthenticated(_BAD_TOKEN)
+            raise Unauthenticated(_NOT_VALID)
         alive = namespaces.credentials(self._database, seen.caller.namespace, seen.key_name)
         if [(key.name, key.created_at_us) for key in alive] != [(seen.key_name, seen.key_created_us)]:
             self._forget(token)
-            raise Unauthenticated(_BAD_TOKEN)
+            raise Unauthenticated(_NOT_VALID)
         self._remember(
             token,
             _Verified(seen.caller, seen.key_name, seen.key_created_us, seen.expires_at, now + ALIVE_SECONDS),
@@ -181,7 +181,7 @@ class Authenticator:
                 options={"verify_exp": False, "require": ["ns", "key", "made", "exp"]},
             )
         except (jwt.PyJWTError, UnicodeError):
-            raise Unauthenticated(_BAD_TOKEN) from None
+            raise Unauthenticated(_NOT_VALID) from None
         return _Verified(Caller(namespace=claims["ns"]), claims["key"], claims["made"], claims["exp"], 0.0)
 
     def _remember(self, token: str, seen: _Verified) -> None:

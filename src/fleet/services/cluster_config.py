@@ -1,4 +1,4 @@
-"""The cluster-wide configuration as operators read and set it: over the API and by `fleet ctl`, through this one door."""
+"""The cluster-wide configuration as operators read and set it, over the API and by `fleet ctl`: this one door."""
 
 from __future__ import annotations
 

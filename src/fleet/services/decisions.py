@@ -44,9 +44,16 @@ def listing(
     )
 
 
-def record(row: DecisionRow) -> dict[str, Any]:
-    """Return what the decision recorded: stages with counts, the first ranked and dropped, seed, strategy."""
-    return decode_decision(row.record)
+def record(ctx: Context, row: DecisionRow) -> dict[str, Any]:
+    """Return what the decision recorded: counts by stage and reason, the first ranked and dropped, by name.
+
+    Past the retention of the snapshot it saw, nodes are told by their place in it instead.
+    """
+    try:
+        names = saved_snapshot(ctx, row).frame.roster.names
+    except NotFound:
+        names = None
+    return decode_decision(row.record).as_dict(names)
 
 
 def saved_snapshot(ctx: Context, row: DecisionRow) -> Snapshot:

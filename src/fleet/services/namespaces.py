@@ -106,6 +106,6 @@ def delete_key(db: Database, caller: Caller, namespace: str, name: str) -> None:
 
 
 def _derived(secret: str, namespace: str, name: str, retry_key: RetryKey) -> str:
-    text = "\0".join(("namespace key", namespace, name, retry_key.namespace, retry_key.key, retry_key.digest))
-    digest = hmac.new(secret.encode(), text.encode(), hashlib.sha256).digest()
+    parts = ["namespace key", namespace, name, retry_key.namespace, retry_key.key, retry_key.digest]
+    digest = hmac.new(secret.encode(), "\0".join(parts).encode(), hashlib.sha256).digest()
     return urlsafe_b64encode(digest).decode().rstrip("=")

@@ -38,9 +38,7 @@ _WHOLE: Final = frozenset(
         *("instances_total", "instances_active"),
     }
 )
-_REAL: Final = frozenset(
-    {"cpu_load_1", "cpu_load_5", "cpu_load_15", "disk_reservation_gb", "disk_busy_ms_per_second"}
-)
+_REAL: Final = frozenset({"cpu_load_1", "cpu_load_5", "cpu_load_15", "disk_reservation_gb", "disk_busy_ms_per_second"})
 _METRIC_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 _ARCHES: Final = ("amd64", "arm64")
 

@@ -50,7 +50,9 @@ def _totals(per_node: Iterable[Mapping[str, Any]]) -> dict[str, int | None]:
     figures = list(per_node)
     total: dict[str, int | None] = {}
     for name in ("cpu_available", "ram_available", "disk_available"):
-        unlimited = any(node[name] is None and node["cpu_limit"] is None and name == "cpu_available" for node in figures)
+        unlimited = any(
+            node[name] is None and node["cpu_limit"] is None and name == "cpu_available" for node in figures
+        )
         total[name] = None if unlimited else sum(max(0, node[name] or 0) for node in figures)
     return total
 

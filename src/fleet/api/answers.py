@@ -1,0 +1,68 @@
+"""Answers: plain values to JSON bytes at once, times as ISO-8601 UTC, lists in pages."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeVar
+
+from starlette.responses import Response
+
+from fleet.model.errors import InvalidRequest
+
+LIMIT_DEFAULT: Final = 100
+LIMIT_MAX: Final = 1000
+CURSOR_CHARACTERS_MAX: Final = 128
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_POSITION: Final = re.compile(r"(\d{1,18})\.([0-9a-f-]{36})", re.ASCII)
+_NUMBER: Final = re.compile(r"\d{1,18}", re.ASCII)
+
+T = TypeVar("T")
+
+
+def answer(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return plain values as JSON. Reals become JSON numbers: they are shown, not reckoned with."""
+    body = json.dumps(content, default=float, ensure_ascii=False, separators=(",", ":")).encode()
+    return Response(body, status, headers=headers, media_type="application/json")
+
+
+def iso(at_us: int | None) -> str | None:
+    """Return database microseconds as `2026-11-29T12:00:00.000000Z`."""
+    if at_us is None:
+        return None
+    return (_EPOCH + timedelta(microseconds=at_us)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def page(
+    found: Sequence[T], limit: int, show: Callable[[T], Mapping[str, Any]], cursor: Callable[[T], object]
+) -> Response:
+    """Return `{"items", "next_cursor"}`. Callers read one more than `limit`: whether there is one says the rest."""
+    items = [show(item) for item in found[:limit]]
+    following = str(cursor(found[limit - 1])) if len(found) > limit else None
+    return answer({"items": items, "next_cursor": following})
+
+
+def position(cursor: str | None) -> tuple[int, str] | None:
+    """Return the `(time, uuid)` that a cursor of a listing by age names."""
+    if cursor is None:
+        return None
+    found = _POSITION.fullmatch(cursor)
+    if found is None:
+        raise _bad_cursor()
+    return int(found[1]), found[2]
+
+
+def number(cursor: str | None) -> int | None:
+    """Return the number that a cursor of a listing by number names."""
+    if cursor is None:
+        return None
+    if not _NUMBER.fullmatch(cursor):
+        raise _bad_cursor()
+    return int(cursor)
+
+
+def _bad_cursor() -> InvalidRequest:
+    message = "is not a cursor of this list; take `next_cursor` of the page before as it is"
+    return InvalidRequest(f"cursor: {message}", errors=[{"field": "cursor", "message": message}])

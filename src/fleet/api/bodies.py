@@ -1,0 +1,139 @@
+"""Reading a request strictly: bounded, UTF-8, finite numbers, no key twice, no character a database cannot hold.
+
+The framework reads JSON leniently (the last of two equal keys wins, NaN is a number). What it would let through is
+refused here, with the field, before any rule of the product is asked.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from typing import Any, Final, NoReturn
+
+from fastapi import Request, params
+from fastapi.dependencies.utils import get_flat_params
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.responses import Response
+
+from fleet.api.problems import BodyProblem
+
+BODY_BYTES_MAX: Final = 1024 * 1024
+_SURROGATES: Final = ("\ud800", "\udfff")
+
+
+class StrictRequest(Request):
+    """A request whose body has a bound and whose JSON is strict."""
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        """The body's pieces, as long as they stay within the bound together."""
+        stated = self.headers.get("content-length", "0")
+        if stated.isdecimal() and int(stated[:20]) > BODY_BYTES_MAX:
+            _too_large()
+        seen = 0
+        async for piece in super().stream():
+            seen += len(piece)
+            if seen > BODY_BYTES_MAX:
+                _too_large()
+            yield piece
+
+    async def json(self) -> Any:
+        """The body as plain values."""
+        if not hasattr(self, "_json"):
+            self._json = parse(await self.body())
+        return self._json
+
+
+class StrictRoute(APIRoute):
+    """A route that reads its requests strictly and refuses query parameters it does not know."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The framework's handler, behind the strict request."""
+        answer = super().get_route_handler()
+        known = {field.alias for field in get_flat_params(self.dependant) if isinstance(field.field_info, params.Query)}
+
+        async def handler(request: Request) -> Response:
+            if request.scope["query_string"]:
+                _refuse_unknown(request, known)
+            return await answer(StrictRequest(request.scope, request.receive))
+
+        return handler
+
+
+def parse(body: bytes) -> Any:
+    """Return the JSON value of a body.
+
+    Raises:
+        json.JSONDecodeError: not JSON; the framework answers with the position.
+        BodyProblem: JSON, but not acceptable.
+    """
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BodyProblem("invalid_request", "body", f"is not UTF-8 at byte {error.start}") from None
+    try:
+        value = json.loads(text, parse_constant=_not_finite, parse_float=_finite, object_pairs_hook=_unique)
+    except (json.JSONDecodeError, BodyProblem):
+        raise
+    except (ValueError, RecursionError):
+        # A whole number of thousands of digits, or thousands of brackets.
+        raise BodyProblem("invalid_request", "body", "holds a number or a nesting that is too long") from None
+    if "\\u" in text:
+        _refuse_unstorable(value)
+    return value
+
+
+def _refuse_unknown(request: Request, known: set[str]) -> None:
+    unknown = sorted(set(request.query_params) - known)
+    if unknown:
+        accepted = f"known: {', '.join(sorted(known))}" if known else "this path takes none"
+        raise RequestValidationError(
+            [
+                {"type": "extra_forbidden", "loc": ("query", name[:100]), "msg": f"unknown parameter; {accepted}"}
+                for name in unknown[:20]
+            ]
+        )
+
+
+def _too_large() -> NoReturn:
+    raise BodyProblem("body_too_large", "body", f"is larger than {BODY_BYTES_MAX} bytes")
+
+
+def _not_finite(name: str) -> NoReturn:
+    raise BodyProblem("invalid_request", "body", f"{name} is not a JSON number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise BodyProblem("invalid_request", "body", f"the number {text[:40]} is too large")
+    return number
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BodyProblem("invalid_request", twice[:100], "stands twice in one object")
+    return found
+
+
+def _refuse_unstorable(value: Any) -> None:
+    for path, text in _texts(value, ()):
+        if "\0" in text or any(_SURROGATES[0] <= character <= _SURROGATES[1] for character in text):
+            field = ".".join(part if part.isprintable() else "?" for part in path) or "body"
+            raise BodyProblem("invalid_request", field, "holds a NUL or half a character, which cannot be stored")
+
+
+def _texts(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield (*path, name), name
+            yield from _texts(item, (*path, name))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _texts(item, (*path, str(index)))

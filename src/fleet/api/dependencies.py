@@ -1,0 +1,110 @@
+"""What routes are handed: the services, the caller behind the token, and the retry key.
+
+All of it without waiting, unless a token has to be looked up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import Annotated, Final
+from uuid import UUID
+
+from fastapi import Depends, Header, Path, Query, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from fleet.api.answers import CURSOR_CHARACTERS_MAX, LIMIT_DEFAULT, LIMIT_MAX
+from fleet.ledger.database import Database
+from fleet.model.errors import InvalidRequest, Unauthenticated
+from fleet.model.request import Name
+from fleet.services.authentication import Authenticator, Caller, require_admin
+from fleet.services.context import Context
+from fleet.services.idempotency import RetryKey
+
+TOKEN_CHARACTERS_MAX: Final = 2000
+_PRINTABLE: Final = re.compile(r"[\x20-\x7e]{1,255}", re.ASCII)
+_bearer = HTTPBearer(auto_error=False, description="The token that `POST /auth` answers.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What a process serves with. `secret` signs its tokens."""
+
+    context: Context
+    authenticator: Authenticator
+    secret: str
+
+    @property
+    def database(self) -> Database:
+        """The ledger's database."""
+        return self.context.database
+
+
+async def services(request: Request) -> Services:
+    """The services of this process."""
+    found: Services = request.app.state.services
+    return found
+
+
+async def caller(
+    request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+) -> Caller:
+    """Who is calling; a token seen a moment ago costs no wait."""
+    if credentials is None or len(credentials.credentials) > TOKEN_CHARACTERS_MAX:
+        raise Unauthenticated("the token is missing, not valid or expired; get one from POST /auth")
+    authenticator: Authenticator = request.app.state.services.authenticator
+    found = authenticator.remembered(credentials.credentials)
+    if found is not None:
+        return found
+    return await run_in_threadpool(authenticator.verify, credentials.credentials)
+
+
+async def admin(found: Annotated[Caller, Depends(caller)]) -> Caller:
+    """The admin; anyone else is refused before anything is looked up."""
+    require_admin(found)
+    return found
+
+
+async def retry_key(
+    request: Request,
+    found: Annotated[Caller, Depends(caller)],
+    idempotency_key: Annotated[str | None, Header(description="1-255 printable characters, kept for a day")] = None,
+) -> RetryKey | None:
+    """The caller's `Idempotency-Key` with the digest of what it stands for: verb, path and body in canonical form."""
+    if idempotency_key is None:
+        return None
+    if not _PRINTABLE.fullmatch(idempotency_key):
+        message = "must be 1-255 printable ASCII characters"
+        raise InvalidRequest(f"Idempotency-Key: {message}", errors=[{"field": "Idempotency-Key", "message": message}])
+    body = await request.json() if await request.body() else None
+    text = json.dumps([found.namespace, request.method, request.url.path, body], sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return RetryKey(namespace=found.namespace, key=idempotency_key, digest=digest)
+
+
+ServicesDep = Annotated[Services, Depends(services)]
+CallerDep = Annotated[Caller, Depends(caller)]
+AdminDep = Annotated[Caller, Depends(admin)]
+RetryKeyDep = Annotated[RetryKey | None, Depends(retry_key)]
+LimitQuery = Annotated[int, Query(ge=1, le=LIMIT_MAX, description="how many items at most")]
+CursorQuery = Annotated[
+    str | None, Query(max_length=CURSOR_CHARACTERS_MAX, description="`next_cursor` of the page before")
+]
+NamePath = Annotated[Name, Path()]
+UuidPath = Annotated[UUID, Path()]
+
+__all__ = [
+    "LIMIT_DEFAULT",
+    "AdminDep",
+    "CallerDep",
+    "CursorQuery",
+    "LimitQuery",
+    "NamePath",
+    "RetryKeyDep",
+    "Services",
+    "ServicesDep",
+    "UuidPath",
+]

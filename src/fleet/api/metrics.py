@@ -1,0 +1,57 @@
+"""Prometheus figures: the fleet's from the database at scrape time, the processes' from all workers together.
+
+Workers share their counters through files in the folder `PROMETHEUS_MULTIPROC_DIR` names; the daemon sets it before
+this module is imported, and without it a process speaks for itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from prometheus_client import REGISTRY, CollectorRegistry, Histogram, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+
+from fleet.ledger.database import Database
+from fleet.model.errors import DatabaseUnavailable
+from fleet.services import views
+
+SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+
+REQUEST_SECONDS = Histogram(
+    "fleet_http_request_seconds",
+    "Time to answer, by method, path template and status",
+    labelnames=["method", "path", "status"],
+    buckets=(0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
+)
+
+
+class FleetCollector(Collector):
+    """The fleet's gauges; when the ledger does not answer, only the fact that it does not."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def collect(self) -> Iterator[Metric]:
+        """Read everything now."""
+        up = Metric("fleet_ledger_up", "Whether the ledger's database answered the scrape", "gauge")
+        try:
+            found = list(views.fleet_metrics(self._database))
+        except DatabaseUnavailable:
+            found = []
+        up.add_sample("fleet_ledger_up", {}, 1.0 if found else 0.0)
+        yield from found
+        yield up
+
+
+def process_figures() -> bytes:
+    """The counters of this process, or of all workers that share a folder."""
+    folder = os.environ.get(SHARED_FOLDER)
+    if not folder or not Path(folder).is_dir():
+        return generate_latest(REGISTRY)
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, path=folder)  # type: ignore[no-untyped-call]
+    return generate_latest(registry)

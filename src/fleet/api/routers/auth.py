@@ -1,0 +1,26 @@
+"""`POST /auth`: a key buys a token."""
+
+from __future__ import annotations
+
+import anyio.to_thread
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from fleet.api.answers import answer
+from fleet.api.bodies import StrictRoute
+from fleet.api.dependencies import ServicesDep
+from fleet.api.schemas import LoginBody, TokenAnswer, documented
+
+router = APIRouter(route_class=StrictRoute, tags=["auth"])
+
+
+@router.post("/auth", responses=documented(success=TokenAnswer), response_model=None)
+async def login(*, body: LoginBody, services: ServicesDep, request: Request) -> Response:
+    """Exchange a namespace's key for a bearer token."""
+    # Verifying a key is slow on purpose: it gets threads of its own, so that a flood of logins delays no create.
+    limiter = request.app.state.login_limiter
+    token = await anyio.to_thread.run_sync(
+        services.authenticator.login, body.namespace, body.key, limiter=limiter, abandon_on_cancel=False
+    )
+    headers = {"Cache-Control": "no-store"}
+    return answer({"token": token.token, "expires_in": token.expires_in}, headers=headers)

@@ -1,0 +1,82 @@
+"""`/decisions`: what was decided, with every reason, for as long as it is kept."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from fleet.api.answers import LIMIT_DEFAULT, answer, iso, page, position
+from fleet.api.bodies import StrictRoute
+from fleet.api.dependencies import CallerDep, CursorQuery, LimitQuery, Services, ServicesDep, UuidPath
+from fleet.api.schemas import DecisionAnswer, DecisionLine, Page, documented
+from fleet.ledger.decisions import DecisionRow, DecisionSummary
+from fleet.services import decisions
+
+router = APIRouter(prefix="/decisions", route_class=StrictRoute, tags=["decisions"])
+OutcomeQuery = Annotated[str | None, Query(pattern=r"^[a-z_]{1,16}$", description="for example placed or refused")]
+
+
+def show_line(row: DecisionSummary) -> dict[str, Any]:
+    """A decision as a line of a list."""
+    return {
+        "id": row.id,
+        "instance_uuid": row.instance_uuid,
+        "namespace": row.namespace,
+        "reason": row.reason,
+        "outcome": row.outcome,
+        "code": row.code,
+        "node": row.node,
+        "summary": row.summary,
+        "created_at": iso(row.created_at),
+    }
+
+
+def show(services: Services, row: DecisionRow) -> dict[str, Any]:
+    """A decision with what it recorded and the tries that followed it."""
+    return {
+        "id": row.id,
+        "instance_uuid": row.instance_uuid,
+        "namespace": row.namespace,
+        "reason": row.reason,
+        "outcome": row.outcome,
+        "code": row.code,
+        "node": row.node,
+        "summary": row.summary,
+        "created_at": iso(row.created_at),
+        "seed": row.seed,
+        "version": row.version,
+        "request": row.request,
+        "walk": row.walk,
+        "record": decisions.record(services.context, row),
+    }
+
+
+@router.get("", responses=documented(success=Page[DecisionLine]), response_model=None)
+def list_decisions(
+    *,
+    services: ServicesDep,
+    caller: CallerDep,
+    limit: LimitQuery = LIMIT_DEFAULT,
+    cursor: CursorQuery = None,
+    instance: UUID | None = None,
+    outcome: OutcomeQuery = None,
+) -> Response:
+    """Decisions, newest first."""
+    found = decisions.listing(
+        services.context,
+        limit=limit + 1,
+        namespace=caller.scope,
+        instance=None if instance is None else str(instance),
+        outcome=outcome,
+        cursor=position(cursor),
+    )
+    return page(found, limit, show_line, lambda row: f"{row.created_at}.{row.id}")
+
+
+@router.get("/{uuid}", responses=documented(404, success=DecisionAnswer), response_model=None)
+def show_decision(*, services: ServicesDep, caller: CallerDep, uuid: UuidPath) -> Response:
+    """One decision: stages, reasons, ranking, seed, and the tries that followed."""
+    return answer(show(services, decisions.get(services.context, str(uuid), caller.scope)))

@@ -1,0 +1,160 @@
+"""`/auth/namespaces`: namespaces, their keys and their events; claims come later."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from fleet.api.answers import LIMIT_DEFAULT, answer, iso, page
+from fleet.api.bodies import StrictRoute
+from fleet.api.dependencies import AdminDep, CallerDep, CursorQuery, LimitQuery, NamePath, RetryKeyDep, ServicesDep
+from fleet.api.routers.events import NewestFirstQuery, events_page
+from fleet.api.schemas import EventAnswer, KeyAnswer, NamespaceAnswer, NewKeyAnswer, Page, documented
+from fleet.ledger.namespaces import KeyView, NamespaceView
+from fleet.model.errors import NotSupported
+from fleet.model.request import Name
+from fleet.services import namespaces
+
+router = APIRouter(prefix="/auth/namespaces", route_class=StrictRoute, tags=["namespaces"])
+LIFETIME_SECONDS_MAX = 10 * 366 * 86_400
+
+
+class NamespaceBody(BaseModel):
+    """The body of `POST /auth/namespaces`."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    name: Name
+
+
+class KeyBody(BaseModel):
+    """The body of `POST /auth/namespaces/{namespace}/keys`."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    name: Name
+    expires_in_seconds: Annotated[int, Field(ge=1, le=LIFETIME_SECONDS_MAX)] | None = None
+
+
+def show(view: NamespaceView) -> dict[str, Any]:
+    """A namespace as it is answered."""
+    return {"name": view.name, "created_at": iso(view.created_at_us)}
+
+
+def show_key(view: KeyView) -> dict[str, Any]:
+    """A key as it is answered, without its secret."""
+    return {
+        "namespace": view.namespace,
+        "name": view.name,
+        "created_at": iso(view.created_at_us),
+        "expires_at": iso(view.expires_at_us),
+    }
+
+
+@router.get("", responses=documented(success=Page[NamespaceAnswer]), response_model=None)
+def list_namespaces(
+    *, services: ServicesDep, caller: CallerDep, limit: LimitQuery = LIMIT_DEFAULT, cursor: CursorQuery = None
+) -> Response:
+    """The namespaces the caller may see: all for the admin, else the own one."""
+    found = namespaces.listing(services.database, caller, limit + 1, cursor or "")
+    return page(found, limit, show, lambda view: view.name)
+
+
+@router.post(
+    "", status_code=201, responses=documented(403, 409, 422, success=NamespaceAnswer, status=201), response_model=None
+)
+def create_namespace(
+    *, services: ServicesDep, caller: AdminDep, body: NamespaceBody, retry_key: RetryKeyDep
+) -> Response:
+    """Make a namespace. Admin only."""
+    made = namespaces.create(services.database, caller, body.name, retry_key)
+    return answer(show(made), 201, {"Location": f"/auth/namespaces/{made.name}"})
+
+
+@router.get("/{namespace}", responses=documented(404, success=NamespaceAnswer), response_model=None)
+def show_namespace(*, services: ServicesDep, caller: CallerDep, namespace: NamePath) -> Response:
+    """One namespace."""
+    return answer(show(namespaces.get(services.database, caller, namespace)))
+
+
+@router.delete("/{namespace}", status_code=204, responses=documented(403, 404, 409), response_model=None)
+def delete_namespace(*, services: ServicesDep, caller: AdminDep, namespace: NamePath) -> Response:
+    """Delete a namespace that holds no instance; its keys and tokens stop working. Admin only."""
+    namespaces.delete(services.database, caller, namespace)
+    services.authenticator.forget(namespace)
+    return Response(status_code=204)
+
+
+@router.get("/{namespace}/keys", responses=documented(404, success=Page[KeyAnswer]), response_model=None)
+def list_keys(
+    *,
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: NamePath,
+    limit: LimitQuery = LIMIT_DEFAULT,
+    cursor: CursorQuery = None,
+) -> Response:
+    """A namespace's keys, without their secrets."""
+    found = namespaces.keys(services.database, caller, namespace, limit + 1, cursor or "")
+    return page(found, limit, show_key, lambda view: view.name)
+
+
+@router.post(
+    "/{namespace}/keys",
+    status_code=201,
+    responses=documented(404, 409, 422, success=NewKeyAnswer, status=201),
+    response_model=None,
+)
+def create_key(
+    *, services: ServicesDep, caller: CallerDep, namespace: NamePath, body: KeyBody, retry_key: RetryKeyDep
+) -> Response:
+    """Make a key; its secret is in this answer and nowhere else."""
+    made = namespaces.create_key(
+        services.database,
+        caller,
+        namespace,
+        body.name,
+        lifetime_seconds=body.expires_in_seconds,
+        retry_key=retry_key,
+        secret=services.secret,
+    )
+    return answer({**show_key(made.view), "key": made.key}, 201, {"Cache-Control": "no-store"})
+
+
+@router.delete("/{namespace}/keys/{name}", status_code=204, responses=documented(404), response_model=None)
+def delete_key(*, services: ServicesDep, caller: CallerDep, namespace: NamePath, name: NamePath) -> Response:
+    """Delete a key; the tokens it bought stop working."""
+    namespaces.delete_key(services.database, caller, namespace, name)
+    services.authenticator.forget(namespace)
+    return Response(status_code=204)
+
+
+@router.get("/{namespace}/events", responses=documented(404, success=Page[EventAnswer]), response_model=None)
+def namespace_events(
+    *,
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: NamePath,
+    limit: LimitQuery = LIMIT_DEFAULT,
+    cursor: CursorQuery = None,
+    newest_first: NewestFirstQuery = True,
+) -> Response:
+    """What happened to a namespace."""
+    namespaces.get(services.database, caller, namespace)
+    return events_page(services.database, "namespace", namespace, limit, cursor, newest_first=newest_first)
+
+
+async def claims(*, caller: AdminDep, namespace: NamePath) -> Response:
+    """Claims of capacity: not supported yet. Admin only."""
+    raise NotSupported("claims are not supported yet")
+
+
+for _method, _path in (
+    *(("GET", "/{namespace}/claims"), ("POST", "/{namespace}/claims")),
+    *((method, "/{namespace}/claims/{uuid}") for method in ("GET", "PUT", "DELETE")),
+    ("GET", "/{namespace}/claims/{uuid}/events"),
+):
+    router.add_api_route(_path, claims, methods=[_method], responses=documented(403), response_model=None)

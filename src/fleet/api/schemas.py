@@ -1,0 +1,283 @@
+"""The shapes of answers, for the OpenAPI document and for the people who read it.
+
+Nothing is validated against them on the way out: answers are made of plain values (see `fleet.api.answers`), and a test
+holds both together.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fleet.api.problems import CODES
+
+T = TypeVar("T")
+
+
+class FieldProblem(BaseModel):
+    """One thing wrong with a request."""
+
+    field: str
+    message: str
+
+
+class Problem(BaseModel):
+    """An RFC 9457 problem document; figures stand beside these under their own names."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str = Field(json_schema_extra={"enum": [*sorted(CODES)]})
+    errors: list[FieldProblem] | None = None
+
+
+class Page(BaseModel, Generic[T]):
+    """One page of a list; `next_cursor` null: the last one."""
+
+    items: list[T]
+    next_cursor: str | None
+
+
+class LoginBody(BaseModel):
+    """The body of `POST /auth`."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    namespace: str = Field(min_length=1, max_length=63)
+    key: str = Field(min_length=1, max_length=255)
+
+
+class TokenAnswer(BaseModel):
+    """A bearer token and its life in seconds."""
+
+    token: str
+    expires_in: int
+
+
+class NamespaceAnswer(BaseModel):
+    """A namespace."""
+
+    name: str
+    created_at: str
+
+
+class KeyAnswer(BaseModel):
+    """A key, without its secret."""
+
+    namespace: str
+    name: str
+    created_at: str
+    expires_at: str | None
+
+
+class NewKeyAnswer(KeyAnswer):
+    """A new key with its secret, which is told once."""
+
+    key: str
+
+
+class EventAnswer(BaseModel):
+    """One audit event."""
+
+    id: int
+    at: str
+    level: str
+    message: str
+    payload: dict[str, Any]
+
+
+class Amounts(BaseModel):
+    """Whole amounts by dimension."""
+
+    cpus: int
+    memory_mb: int
+    disk_gb: int
+    instances: int
+
+
+class Limits(BaseModel):
+    """Limits by dimension; null is unlimited."""
+
+    cpus: int | None
+    memory_mb: int | None
+    disk_gb: int | None
+    instances: int | None
+
+
+class CapacityAnswer(BaseModel):
+    """A node's ledger row."""
+
+    limit: Limits
+    used: Amounts
+    pending_memory_mb: int
+    pending_disk_gb: int
+    expected_demand: float
+    counted: bool
+
+
+class NodeAnswer(BaseModel):
+    """A node; `metrics` are its last sample, `capacity` null: the ledger has not sized it yet."""
+
+    name: str
+    state: str
+    scheduling: str
+    labels: dict[str, str]
+    region: str
+    arch: str
+    backend: str
+    sleepy_pool: bool
+    max_instances: int | None
+    gpu_kind: str
+    registered_at: str
+    sample_at: str | None
+    sample_age_seconds: float | None
+    metrics: dict[str, Any]
+    failed_collectors: dict[str, str]
+    capacity: CapacityAnswer | None
+
+
+class InstanceAnswer(BaseModel):
+    """An instance."""
+
+    uuid: str
+    name: str
+    namespace: str
+    state: str
+    node: str | None
+    cpus: int
+    memory_mb: int
+    disk_gb: int
+    image: str
+    tags: dict[str, str]
+    metadata: dict[str, Any]
+    placement_attempts: int
+    decision_id: str | None
+    error: str | None
+    created_at: str
+    updated_at: str
+
+
+class CreatedAnswer(BaseModel):
+    """An admitted instance: its room is charged, its node's worker makes it."""
+
+    uuid: str
+    node: str
+    decision_id: str
+    operation_id: str
+    state: str
+
+
+class OperationAnswer(BaseModel):
+    """Durable work on a node."""
+
+    uuid: str
+    kind: str
+    state: str
+    instance_uuid: str
+    namespace: str
+    node: str | None
+    step: str
+    attempts: int
+    attempts_max: int
+    error: str | None
+    created_at: str
+    updated_at: str
+    finished_at: str | None
+
+
+class AcceptedAnswer(BaseModel):
+    """Work that was accepted and will be done."""
+
+    uuid: str
+    state: str
+    operation_id: str | None
+
+
+class StageAnswer(BaseModel):
+    """What one stage did."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+
+
+class DecisionAnswer(BaseModel):
+    """A decision with every reason."""
+
+    model_config = ConfigDict(extra="allow")
+
+    outcome: str
+    summary: str
+
+
+class DecisionLine(BaseModel):
+    """A line of the list of decisions."""
+
+    id: str
+    instance_uuid: str | None
+    namespace: str
+    reason: str
+    outcome: str
+    code: str
+    node: str | None
+    summary: str
+    created_at: str
+
+
+class ConfigAnswer(BaseModel):
+    """One cluster-wide key; `updated_at` null: never set."""
+
+    key: str
+    value: str
+    default: str
+    meaning: str
+    updated_at: str | None
+
+
+class ConfigBody(BaseModel):
+    """The body of `PUT /admin/config/{key}`; numbers and booleans mean their text."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    value: str | bool | int | float = Field(json_schema_extra={"maxLength": 1000})
+
+
+class Anything(BaseModel):
+    """A JSON object."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class NamedBody(BaseModel):
+    """A body that only names."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    name: str
+
+
+class HealthAnswer(BaseModel):
+    """Whether the process serves."""
+
+    model_config = ConfigDict(extra="allow")
+
+    status: str
+
+
+def documented(
+    *codes: int, success: Any = None, status: int = 200, description: str = "OK"
+) -> dict[int | str, dict[str, Any]]:
+    """Return the `responses` of a route: its success, and problem documents for the statuses given."""
+    found: dict[int | str, dict[str, Any]] = {}
+    if success is not None:
+        found[status] = {"model": success, "description": description}
+    for code in sorted({400, 401, 500, 503, *codes}):
+        found[code] = {
+            "description": "; ".join(title for known, title in CODES.values() if known == code),
+            "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        }
+    return found

@@ -1,0 +1,1 @@
+"""The web page's files, served as they are: no build step."""
