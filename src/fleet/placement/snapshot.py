@@ -16,7 +16,17 @@ from numpy.typing import NDArray
 
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.node import NodeRecord
-from fleet.placement.columns import LEDGER, SAMPLE, CounterRow, Ints, counter_row, ledger_row, sample_row
+from fleet.placement.columns import (
+    LEDGER,
+    SAMPLE,
+    SAMPLE_AT,
+    UNKNOWN,
+    CounterRow,
+    Ints,
+    counter_row,
+    ledger_row,
+    sample_row,
+)
 from fleet.placement.document import Document, read_document, write_document
 from fleet.placement.frame import Frame, Roster, Sample, Traits
 from fleet.placement.instances import InstanceRecord
@@ -147,17 +157,19 @@ class Snapshot:
         self._replace_samples(at, sample)
 
     def update_counters(self, rows: Iterable[CounterRow]) -> list[int]:
-        """Take in ledger rows of known nodes; return the ids of unknown ones, whose records the caller loads.
+        """Take in ledger rows of known nodes; return the ids of unknown or unsized ones, to be loaded.
 
         Rows that hold what is known already cost a comparison and change no version, so re-reading everything is cheap.
         """
         by_id = self._frame.roster.by_id
+        unsized = self._frame.unsized
         known: list[list[int]] = []
         places: list[int] = []
         unknown: list[int] = []
         for row in rows:
             at = by_id.get(row[0])
-            if at is None:
+            # A ledger row is born with the first sample, so a node that has one was measured after it was read here.
+            if at is None or unsized[at]:
                 unknown.append(row[0])
                 continue
             places.append(at)
