@@ -37,9 +37,9 @@ class Ask:
     """What one try asks of one node. `amounts` include the overhead; `demand` and `target_load` are loads.
 
     `source` names the node that holds the draft now, when a create is placed again elsewhere; `incoming` asks for the
-    destination of a move, whose source keeps its own charge until the move settles. Either way namespace and cluster are
-    left alone: they were charged when the first charge was made. `enforce` False is for ground-truth writers only: they
-    record where a domain already is, and no guard may hide that.
+    destination of a move, whose source keeps its own charge until the move settles. Either way namespace and cluster
+    are left alone: they were charged when the first charge was made. `enforce` False is for ground-truth writers only:
+    they record where a domain already is, and no guard may hide that.
     """
 
     instance_uuid: str

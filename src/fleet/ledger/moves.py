@@ -30,7 +30,7 @@ def begin(db: Database, ask: Ask, *, rows: Writes = nothing) -> AdmissionOutcome
 
 
 def settle(db: Database, instance_uuid: str, *, rows: Callable[[Connection], None] = nothing) -> bool:
-    """The instance runs on the destination: its primary charge goes, the incoming one takes its place. False: no move."""
+    """The instance runs on the destination: the incoming charge replaces the primary one. False: there is no move."""
 
     def work(conn: Connection) -> bool:
         found = _locked(conn, instance_uuid)

@@ -1,4 +1,4 @@
-"""The reconciler's passes as they are remembered: events of the cluster, so that a new leader goes on where one ended."""
+"""The reconciler's passes as they are remembered: events of the cluster, so that a new leader goes on from there."""
 
 from __future__ import annotations
 

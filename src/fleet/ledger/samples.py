@@ -2,7 +2,8 @@
 
 The limit row is born with the first sample, so a node cannot be a candidate without one. A publish touches limits,
 load, stamps and state, never what is used. Whatever changes what the node contributes to `total_*` adds the
-difference to the cluster's row, last. The database stamps the sample: its time at receipt, minus the age since measuring began.
+difference to the cluster's row, last. The database stamps the sample: its time at receipt, minus the age since
+measuring began.
 """
 
 from __future__ import annotations

@@ -7,11 +7,13 @@ snapshot. Numbers and rules: decisions, section 3, "Contention" and "Demand".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import Connection
 
 from fleet.ledger import admission, decisions
@@ -143,16 +145,15 @@ class _Attempts:
         walk = self._walk
         walk.probes = walk.refused_now = 0
         walk.capacity_refusals, walk.busy, walk.demand_only, walk.ineligible = {}, {}, {}, 0
-        source = self._placing.source
-        ranked = [int(index) for index in decision.ranked_indices if view.snapshot.node_id(int(index)) != source]
-        over = decision.over_demand
-        first = [index for index in ranked if not over[index]]
-        skipped = [index for index in ranked if over[index]]
-        placed = self._try_all(view, decision, first, waived=False, last=last)
+        ranked, over = decision.ranked_indices, decision.over_demand
+        if self._placing.source is not None:
+            elsewhere = ranked != view.snapshot.index_of_id(self._placing.source)
+            ranked, over = ranked[elsewhere], over[elsewhere]
+        placed = self._try_all(view, decision, ranked[~over], waived=False, last=last)
         if placed is not None or walk.ended_by is not None or (last and self._out_of_time()):
             return placed
-        second = [*skipped, *walk.demand_only]
-        if second and not self._limits_reached(last=last):
+        second = np.concatenate([ranked[over], np.array(list(walk.demand_only), dtype=ranked.dtype)])
+        if len(second) and not self._limits_reached(last=last):
             walk.demand_only = {}
             placed = self._try_all(view, decision, second, waived=True, last=last)
             if placed is not None or walk.ended_by is not None:
@@ -160,12 +161,13 @@ class _Attempts:
         return self._final_wait(view, decision) if last and walk.busy else None
 
     def _try_all(
-        self, view: View, decision: Decision, order: Sequence[int], *, waived: bool, last: bool
+        self, view: View, decision: Decision, order: NDArray[np.intp], *, waived: bool, last: bool
     ) -> Placed | None:
         """Try nodes in order; after the first busy one the rest comes in random order."""
-        left, shuffled = list(order), False
-        while left and not self._limits_reached(last=last):
-            index = left.pop(0)
+        at, shuffled = 0, False
+        while at < len(order) and not self._limits_reached(last=last):
+            index = int(order[at])
+            at += 1
             outcome = self._try(view, decision, index, waived=waived)
             if isinstance(outcome, Admitted | AlreadyPlaced):
                 return self._placed(view, outcome, waived=waived)
@@ -173,13 +175,21 @@ class _Attempts:
                 self._walk.probes += 1
                 self._walk.busy[index] = view.snapshot.name(index)
                 if not shuffled:
-                    left.sort(key=lambda _index: self._ctx.uniform(0, 1))
+                    order = np.concatenate([order[:at], self._shuffled(order[at:])])
                     shuffled = True
             else:
                 self._note_refusal(view, index, outcome)
                 if self._walk.ended_by is not None:
                     return None
         return None
+
+    def _shuffled(self, rest: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return the rest in random order; only as many as can be tried are drawn."""
+        drawn = list(rest)
+        for place_ in range(min(len(drawn), LOCK_PROBES_MAX + CAPACITY_REFUSALS_MAX)):
+            other = min(len(drawn) - 1, int(self._ctx.uniform(place_, len(drawn))))
+            drawn[place_], drawn[other] = drawn[other], drawn[place_]
+        return np.array(drawn, dtype=rest.dtype)
 
     def _note_refusal(self, view: View, index: int, refused: Refused) -> None:
         walk = self._walk
@@ -279,12 +289,13 @@ class _Attempts:
         return attempt > 0 and not unproven and not self._out_of_time()
 
     def _refuse_by_decision(self, view: View, decision: Decision) -> Refusal:
-        self._store_refusal(view, decision, decision.code, decision.summary)
+        code = decision.code or "out_of_capacity"
+        self._store_refusal(view, decision, code, decision.summary)
         return Refusal(
-            decision.code,
+            code,
             decision.summary,
             self._decision_id,
-            stage=decision.stage,
+            stage=decision.stage or "",
             transient=decision.transient,
             counts=decision.counts,
         )
