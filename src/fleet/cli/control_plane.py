@@ -38,7 +38,6 @@ OK: Final = 200
 STATE_NAMES: Final = (
     "admin.key",
     "config",
-    "domains",
     "fleet.db",
     "fleet.db-shm",
     "fleet.db-wal",
@@ -287,14 +286,13 @@ class ControlPlane:
         config = ["--config", str(self.state / "config")]
         if self.plan.reconciler:
             self.processes.start("sf-reconciler", [command_path("sf-reconciler"), *config])
+        described = ["--simulated", str(self.state / "nodes.yaml")] if self.plan.simulated else []
         if self.plan.workers:
-            self.processes.start("sf-worker", [command_path("sf-worker"), "--all-simulated", *config])
+            self.processes.start("sf-worker", [command_path("sf-worker"), "--all-simulated", *described, *config])
         if self.plan.this_machine:
             self.processes.start("sf-resources", [command_path("sf-resources"), *config])
-        if self.plan.simulated:
-            nodes = str(self.state / "nodes.yaml")
-            command = [command_path("sf-resources"), "--simulated", nodes, *config]
-            self.processes.start("sf-resources-simulated", command)
+        if described:
+            self.processes.start("sf-resources-simulated", [command_path("sf-resources"), *described, *config])
         started = [name for name in self.processes.pids if name.startswith("sf-") and name != "sf-api"]
         if started:
             self._report(", ".join(started))

@@ -28,11 +28,13 @@ SETTLE_SECONDS_MAX: Final = 40.0
 SEED: Final = 2026
 CORDONED: Final = "sim-11"
 BAR_WIDTH: Final = 18
-NODES_NAMED: Final = 3
 CONFLICT: Final = 409
+PLACEMENTS_LOOKED_AT: Final = 20
+NODES_PER_REASON: Final = 2
+FIGURES_SHOWN: Final = ("committed_", "requested_", "limit_", "memory_available", "disk_free_gb")
 
 # cpus, memory, disk: small and common ones, some that want memory or disk more than processors.
-SIZES: Final = ((1, 2048, 10), (2, 4096, 20), (4, 8192, 40), (8, 16384, 80), (2, 24576, 20), (2, 4096, 200))
+SIZES: Final = ((1, 2048, 10), (2, 4096, 20), (4, 8192, 40), (8, 16384, 80), (2, 49152, 20), (2, 4096, 200))
 SIMULATED: Final[tuple[Mapping[str, Any], ...]] = tuple(
     {
         "name": f"sim-{number:02d}",
@@ -58,7 +60,7 @@ class Burst:
     """What the burst was answered."""
 
     placed: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    refused: list[Mapping[str, Any]] = field(default_factory=list)
+    refused: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     held: dict[str, list[int]] = field(default_factory=dict)
     seconds: float = 0.0
@@ -74,7 +76,7 @@ def run_demo(session: Session, console: Console) -> bool:
     caller.must("POST", f"/nodes/{CORDONED}/cordon")
     with _progress(console) as progress:
         burst = _burst(session, progress)
-        stuck = _settle(caller, progress)
+        stuck = _settle(caller, burst, progress)
     _explain_placement(caller, burst, console)
     refusal = _explain_refusal(caller, burst, console)
     nodes = books.read_nodes(caller)
@@ -94,7 +96,7 @@ def run_demo(session: Session, console: Console) -> bool:
 
 def _burst(session: Session, progress: Progress) -> Burst:
     draw = random.Random(SEED)
-    asks = [SIZES[draw.randrange(len(SIZES))] for _ in range(CREATES)]
+    asks = [_body(index, SIZES[draw.randrange(len(SIZES))]) for index in range(CREATES)]
     bar = progress.add_task(f"{CREATES} creates, {CLIENTS} clients", total=CREATES)
     burst = Burst()
     started = time.monotonic()
@@ -103,10 +105,7 @@ def _burst(session: Session, progress: Progress) -> Burst:
         caller = session.caller()
         answers = []
         for index in range(number, CREATES, CLIENTS):
-            cpus, memory_mb, disk_gb = asks[index]
-            body = {"name": f"web-{index:03d}", "namespace": NAMESPACE, "cpus": cpus, "memory_mb": memory_mb}
-            answer = caller.call("POST", "/instances", {**body, "disk_gb": disk_gb}, key=f"demo-{index}")
-            answers.append((index, answer))
+            answers.append((index, caller.call("POST", "/instances", asks[index], key=f"demo-{index}")))
             progress.advance(bar)
         caller.close()
         return answers
@@ -118,59 +117,82 @@ def _burst(session: Session, progress: Progress) -> Burst:
     return burst
 
 
-def _note(burst: Burst, ask: Sequence[int], answer: Answer) -> None:
+def _body(index: int, size: Sequence[int]) -> dict[str, Any]:
+    return {"name": f"web-{index:03d}", "namespace": NAMESPACE, **dict(zip(books.DIMENSIONS, size, strict=True))}
+
+
+def _note(burst: Burst, ask: Mapping[str, Any], answer: Answer) -> None:
     burst.repeats += answer.repeats
     if answer.ok:
         burst.placed[answer.body["uuid"]] = answer.body
         before = burst.held.get(answer.body["node"], (0, 0, 0))
-        burst.held[answer.body["node"]] = [one + more for one, more in zip(before, ask, strict=True)]
+        burst.held[answer.body["node"]] = [
+            held + ask[name] for held, name in zip(before, books.DIMENSIONS, strict=True)
+        ]
     elif isinstance(answer.body, dict) and answer.body.get("code") == "out_of_capacity":
-        burst.refused.append(answer.body)
+        burst.refused.append((ask, answer.body))
     else:
         burst.problems.append(f"a create was answered {answer.sentence()}")
 
 
-def _settle(caller: Caller, progress: Progress) -> list[str]:
-    first = books.open_operations(caller)
-    bar = progress.add_task("create jobs on the nodes", total=max(first, 1))
+def _settle(caller: Caller, burst: Burst, progress: Progress) -> list[str]:
+    bar = progress.add_task("create jobs on the nodes", total=len(burst.placed))
     stuck = books.settle(
-        caller, SETTLE_SECONDS_MAX, lambda left: progress.update(bar, completed=max(0, max(first, 1) - left))
+        caller, SETTLE_SECONDS_MAX, lambda left: progress.update(bar, completed=max(0, len(burst.placed) - left))
     )
-    progress.update(bar, completed=max(first, 1))
-    return stuck
+    found = books.instances_of(caller, NAMESPACE)
+    waiting = [uuid for uuid in burst.placed if uuid in found and found[uuid]["state"] != "running"]
+    progress.update(bar, completed=len(burst.placed) - len(waiting))
+    return stuck + [f"instance {uuid} is {found[uuid]['state']}, not running" for uuid in waiting]
 
 
 def _explain_placement(caller: Caller, burst: Burst, console: Console) -> None:
     if not burst.placed:
         return
-    answer = list(burst.placed.values())[-1]
-    decision = caller.get(f"/decisions/{answer['decision_id']}")
+    for answer in list(burst.placed.values())[: -PLACEMENTS_LOOKED_AT - 1 : -1]:
+        decision = caller.get(f"/decisions/{answer['decision_id']}")
+        # Under a burst the first choice is often gone by the time of the claim; a plain case is easier to read.
+        if decision["record"]["ranked"][0] == answer["node"]:
+            break
     console.print(f"\n[bold]One placement[/]: instance {answer['uuid']} went to [green]{answer['node']}[/]")
-    console.print(f"  {decision['summary']}", highlight=False, soft_wrap=True)
-    show_stages(decision, console)
+    console.print(f"  {decision['summary']}", soft_wrap=True)
+    show_dropped(decision["record"], console)
 
 
 def _explain_refusal(caller: Caller, burst: Burst, console: Console) -> bool:
     if not burst.refused:
         return False
-    refusal = burst.refused[-1]
-    console.print("\n[bold]One refusal[/]: HTTP 507 " + str(refusal["code"]))
-    console.print(f"  [yellow]{refusal['detail']}[/]", highlight=False, soft_wrap=True)
-    if refusal.get("decision_id"):
-        show_stages(caller.get(f"/decisions/{refusal['decision_id']}"), console)
+    ask, refusal = burst.refused[-1]
+    console.print(f"\n[bold]One refusal[/]: HTTP 507 {refusal['code']}")
+    console.print(f"  [yellow]{refusal['detail']}[/]", soft_wrap=True)
+    decision = caller.must("POST", "/placements/explain", ask)
+    console.print(f"  The same asked again, now that all is quiet: {decision['summary']}", soft_wrap=True)
+    show_figures(decision, console)
+    if decision.get("remedy"):
+        console.print(f"  What would help: {decision['remedy']}", soft_wrap=True)
     return True
 
 
-def show_stages(decision: Mapping[str, Any], console: Console) -> None:
-    """A line for every stage that dropped nodes, with the figures of some of them."""
-    stages = decision.get("stages") or decision.get("record", {}).get("stages", [])
-    for stage in stages:
-        dropped: Mapping[str, Mapping[str, Any]] = stage.get("dropped") or {}
-        for name, why in list(dropped.items())[:NODES_NAMED]:
-            figures = ", ".join(f"{key} {value}" for key, value in why.items() if key != "reason")
-            console.print(f"    {stage['name']}: {name} {why.get('reason', '')} {figures}", highlight=False)
-        if len(dropped) > NODES_NAMED:
-            console.print(f"    {stage['name']}: and {len(dropped) - NODES_NAMED} more nodes", highlight=False)
+def show_dropped(record: Mapping[str, Any], console: Console) -> None:
+    """A line for every stage and reason that dropped nodes."""
+    for stage, reasons in record["dropped"].items():
+        for reason, names in reasons.items():
+            console.print(f"    {stage}: {reason}: {', '.join(map(str, names))}", soft_wrap=True)
+
+
+def show_figures(decision: Mapping[str, Any], console: Console) -> None:
+    """Some of the nodes that each stage dropped, with the figures they were judged by."""
+    for stage in decision["stages"]:
+        by_reason: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
+        for name, why in stage["dropped"].items():
+            by_reason.setdefault(why["reason"], []).append((name, why))
+        for reason, dropped in by_reason.items():
+            for name, why in dropped[:NODES_PER_REASON]:
+                figures = ", ".join(f"{key} {value}" for key, value in why.items() if key.startswith(FIGURES_SHOWN))
+                console.print(f"    {stage['name']}: {reason}: {name} {figures}", soft_wrap=True)
+            if len(dropped) > NODES_PER_REASON:
+                others = ", ".join(name for name, _why in dropped[NODES_PER_REASON:])
+                console.print(f"    {stage['name']}: {reason}: {others}", soft_wrap=True)
 
 
 def _summary(
@@ -198,11 +220,10 @@ def _summary(
         f"placed {len(burst.placed)}, refused {len(burst.refused)}, oversold {len(over)}, lost {len(missing)}, "
         f"stuck {len(stuck)}, ledger differences {len(differences)}; "
         f"{burst.seconds:.1f} s for the burst, {rate:.0f} creates a second, {burst.repeats} asked to come again",
-        highlight=False,
         soft_wrap=True,
     )
     for fault in [*faults, *(f"the ledger differs: {difference}" for difference in differences)][:10]:
-        console.print(f"[red]{fault}[/]", highlight=False, soft_wrap=True)
+        console.print(f"[red]{fault}[/]", soft_wrap=True)
 
 
 def _bar(node: books.NodeBooks, dimension: str, unit: int) -> str:

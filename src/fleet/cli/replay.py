@@ -288,3 +288,7 @@ def _interrupt(_number: int, _frame: object) -> None:
 def _fail(console: Console, text: str, code: int) -> NoReturn:
     console.print(f"[red]fleet replay:[/] {text}", highlight=False, soft_wrap=True)
     raise typer.Exit(code)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,190 @@
+"""`fleet`: the command line. Every verb of the service, and what runs on a control node or on files alone.
+
+Exit codes: 0 done, 1 refused with a reason, 2 usage or configuration, 3 the service could not be reached.
+`--json`, `--simple`, `--url`, `--key-file` and `--as` are understood anywhere on the line.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import click
+import typer
+
+import fleet
+from fleet.cli.caller import Unexpected, Unreachable
+from fleet.cli.commands import (
+    claim,
+    config,
+    ctl,
+    decision,
+    instance,
+    namespace,
+    node,
+    operation,
+    placement,
+    pure,
+)
+from fleet.cli.outcome import DONE, REFUSED, UNREACHABLE, USAGE, Misused, Refused
+from fleet.cli.output import Form, Output, console
+from fleet.cli.session import SYSTEM, URL_DEFAULT, Shell
+from fleet.model.errors import DatabaseUnavailable, FleetError, InvalidRequest
+
+INTERRUPTED: Final = 130
+_EVERYWHERE: Final = frozenset({"--json", "--simple"})
+_EVERYWHERE_WITH_VALUE: Final = frozenset({"--url", "--key-file", "--admin-key-file", "--as"})
+# These have options of their own under the same names.
+_ON_THEIR_OWN: Final = frozenset({"replay", "decide", "simulate"})
+
+app = typer.Typer(
+    name="fleet",
+    help="Place instances on nodes, see why they went there, and run the fleet.",
+    epilog="--json, --simple, --url, --key-file and --as may stand anywhere on the line.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.add_typer(instance.app, name="instance")
+app.add_typer(node.app, name="node")
+app.add_typer(namespace.app, name="namespace")
+app.add_typer(namespace.keys, name="key")
+app.add_typer(claim.app, name="claim")
+app.add_typer(operation.app, name="operation")
+app.add_typer(decision.app, name="decision")
+app.add_typer(config.app, name="config")
+app.add_typer(ctl.app, name="ctl")
+placement.add_to(app)
+pure.add_to(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"fleet {fleet.__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def everywhere(
+    ctx: typer.Context,
+    url: Annotated[str, typer.Option(help="Where the service is", envvar="FLEET_URL")] = URL_DEFAULT,
+    namespace_as: Annotated[
+        str, typer.Option("--as", metavar="NAMESPACE", help="Who calls", envvar="FLEET_NAMESPACE")
+    ] = SYSTEM,
+    key_file: Annotated[
+        Path | None,
+        typer.Option("--key-file", "--admin-key-file", help="The caller's key; else FLEET_KEY or FLEET_KEY_FILE"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Results as JSON")] = False,
+    simple: Annotated[bool, typer.Option("--simple", help="Results as comma-separated lines")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """What holds for every command."""
+    form = Form.JSON if as_json else Form.SIMPLE if simple else Form.HUMAN
+    ctx.obj = Shell(Output(form), url.rstrip("/"), namespace_as, key_file, os.environ)
+
+
+def main() -> None:
+    """Run `fleet`, and end with its exit code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def ctl_main() -> None:
+    """Run `sf-ctl`, which is `fleet ctl`."""
+    sys.exit(run(["ctl", *sys.argv[1:]]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; its exit code. Whatever goes wrong is told in words."""
+    line = _reordered(list(arguments))
+    as_json = "--json" in line
+    try:
+        code = typer.main.get_command(app).main(args=line, prog_name="fleet", standalone_mode=False)
+    except typer.Exit as ended:
+        return int(ended.exit_code)
+    except click.exceptions.NoArgsIsHelpError as bare:
+        bare.show()
+        return USAGE
+    except click.ClickException as misused:
+        misused.show()
+        return int(misused.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read us has seen enough (`fleet … | head`).
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except Exception as error:  # noqa: BLE001 - the last line of defence: a person gets a sentence
+        return _told(error, as_json=as_json)
+    return code if isinstance(code, int) else DONE
+
+
+def _told(error: Exception, *, as_json: bool) -> int:
+    if isinstance(error, Refused):
+        _tell(str(error), _advice(error.document), error.document if as_json else None)
+        return REFUSED
+    if isinstance(error, Misused):
+        _tell(str(error), error.hint, {"code": "usage", "detail": str(error)} if as_json else None)
+        return USAGE
+    if isinstance(error, Unreachable | DatabaseUnavailable):
+        hint = "is the service running, and is --url (FLEET_URL) right?" if isinstance(error, Unreachable) else ""
+        _tell(str(error), hint, {"code": "unreachable", "detail": str(error)} if as_json else None)
+        return UNREACHABLE
+    if isinstance(error, InvalidRequest):
+        _tell(error.detail, "", {"code": error.code, "detail": error.detail, **error.extra} if as_json else None)
+        return REFUSED
+    if isinstance(error, FleetError | Unexpected):
+        code = getattr(error, "code", "unexpected")
+        _tell(str(error), "", {"code": code, "detail": str(error)} if as_json else None)
+        return REFUSED
+    _tell(f"a fault of this program: {type(error).__name__}: {error}", "please report it with what was typed", None)
+    return REFUSED
+
+
+def _tell(message: str, hint: str, document: Mapping[str, Any] | None) -> None:
+    if document is not None:
+        Output(Form.JSON).json(document)
+        return
+    err = console(error=True)
+    err.print("fleet:", style="bold red", end=" ")
+    err.print(message, markup=False, soft_wrap=True)
+    if hint:
+        err.print(f"       {hint}", style="dim", markup=False, soft_wrap=True)
+
+
+def _advice(document: Mapping[str, Any]) -> str:
+    """What the document's figures add to its sentence."""
+    parts = [str(document["code"])] if document.get("code") else []
+    if document.get("decision_id"):
+        parts.append(f"fleet decision show {document['decision_id']}")
+    if document.get("code") == "unauthenticated":
+        parts.append("check --as (FLEET_NAMESPACE) and the key")
+    return "; ".join(parts)
+
+
+def _reordered(line: list[str]) -> list[str]:
+    """The line with what may stand anywhere moved to the front, where click wants it."""
+    if any(word in _ON_THEIR_OWN for word in line[:1]):
+        return line
+    front: list[str] = []
+    rest: list[str] = []
+    words = iter(line)
+    for word in words:
+        if word == "--":
+            rest += [word, *words]
+        elif word in _EVERYWHERE or word.partition("=")[0] in _EVERYWHERE_WITH_VALUE and "=" in word:
+            front.append(word)
+        elif word in _EVERYWHERE_WITH_VALUE:
+            front += [word, *([value] if (value := next(words, None)) is not None else [])]
+        else:
+            rest.append(word)
+    return front + rest
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""What commands print: tables for people, JSON or comma-separated lines for programs.
+
+Human words may change at any time; `--json` and `--simple` are what programs rely on.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+PIPE_WIDTH: Final = 240
+
+
+class Form(StrEnum):
+    """In which form results are printed."""
+
+    HUMAN = "human"
+    JSON = "json"
+    SIMPLE = "simple"
+
+
+def console(*, error: bool = False) -> Console:
+    """A console; where nobody looks, lines are not broken."""
+    stream = sys.stderr if error else sys.stdout
+    return Console(file=stream, highlight=False, soft_wrap=True, width=None if stream.isatty() else PIPE_WIDTH)
+
+
+class Output:
+    """Prints results in one form."""
+
+    def __init__(self, form: Form) -> None:
+        self.form = form
+        self._console = console()
+
+    @property
+    def is_human(self) -> bool:
+        """Whether a person reads it."""
+        return self.form is Form.HUMAN
+
+    def listing(self, items: Sequence[Mapping[str, Any]], columns: Sequence[str], *, title: str = "") -> None:
+        """Print items as a table of the named columns; JSON gets all of every item."""
+        if self.form is Form.JSON:
+            self.json({"items": list(items)})
+        elif self.form is Form.SIMPLE:
+            self.lines([",".join(columns), *(",".join(plain(_at(item, name)) for name in columns) for item in items)])
+        elif not items:
+            self._console.print(f"[dim]no {escape(title)}[/]" if title else "[dim]nothing[/]")
+        else:
+            self._table(items, columns)
+
+    def record(self, item: Mapping[str, Any]) -> None:
+        """Print one thing, a line a field."""
+        if self.form is Form.JSON:
+            self.json(item)
+        elif self.form is Form.SIMPLE:
+            self.lines(list(_flat(item, ())))
+        else:
+            table = Table.grid(padding=(0, 2))
+            for path, value in _fields(item, ()):
+                table.add_row(f"[bold]{escape('.'.join(path))}[/]", escape(plain(value)))
+            self._console.print(table)
+
+    def say(self, text: str, *, style: str = "") -> None:
+        """One line for people; programs do not see it."""
+        if self.is_human:
+            self._console.print(escape(text), style=style or None, soft_wrap=True)
+
+    def lines(self, lines: Iterable[str]) -> None:
+        """Print plain lines."""
+        for line in lines:
+            sys.stdout.write(line + "\n")
+
+    def json(self, value: Any) -> None:
+        """Print JSON."""
+        sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+
+    def _table(self, items: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+        table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+        for name in columns:
+            numbers = all(isinstance(_at(item, name), int | float | None) for item in items)
+            table.add_column(name.rpartition(".")[2], justify="right" if numbers else "left", no_wrap=name == "uuid")
+        for item in items:
+            table.add_row(*(escape(plain(_at(item, name))) for name in columns))
+        self._console.print(table)
+
+
+def plain(value: Any) -> str:
+    """A value as a cell shows it; null is a dash, so that unknown is never read as zero."""
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return " ".join(f"{name}={plain(item)}" for name, item in value.items()) or "-"
+    if isinstance(value, list):
+        return " ".join(plain(item) for item in value) or "-"
+    return str(value)
+
+
+def _at(item: Mapping[str, Any], path: str) -> Any:
+    value: Any = item
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _fields(item: Mapping[str, Any], path: tuple[str, ...]) -> Iterable[tuple[tuple[str, ...], Any]]:
+    for name, value in item.items():
+        if isinstance(value, Mapping) and value:
+            yield from _fields(value, (*path, name))
+        else:
+            yield (*path, name), value
+
+
+def _flat(item: Mapping[str, Any], path: tuple[str, ...]) -> Iterable[str]:
+    """`key,value`; a map's entries as `key,entry,value`, and what is deeper as a Python literal."""
+    for name, value in item.items():
+        if isinstance(value, Mapping) and not path:
+            yield from _flat(value, (name,))
+        else:
+            shown = repr(value) if isinstance(value, Mapping | list) else ("" if value is None else str(value))
+            yield ",".join((*path, name, shown))

@@ -1,0 +1,166 @@
+"""A command's connection to the service: who calls, with which key, and the token kept between commands.
+
+The token is kept in the user's cache folder, mode 0600, under a name that holds no secret; a token that is refused is
+bought anew. Without a key the command says where one may come from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from fleet.cli.caller import Caller, Session
+from fleet.cli.outcome import Misused, Refused
+from fleet.cli.output import Output
+
+URL_DEFAULT: Final = "http://127.0.0.1:13000"
+SYSTEM: Final = "system"
+PAGE_ITEMS: Final = 500
+NEAR_KEY: Final = Path("var/admin.key")
+INSTALLED_KEY: Final = Path("/var/lib/sf/admin.key")
+
+
+class KeptSession(Session):
+    """A session whose token outlives the command."""
+
+    _store: Path | None = None
+
+    def keep_in(self, store: Path) -> None:
+        """Read the kept token, and keep the next one."""
+        self._store = store
+        with contextlib.suppress(OSError, UnicodeError):
+            self._token = store.read_text(encoding="ascii").strip()
+
+    def token(self, caller: Caller, refused: str = "") -> str:
+        """The token, a kept one if there is one."""
+        before = self._token
+        token = super().token(caller, refused)
+        if token != before and self._store is not None:
+            _write_private(self._store, token)
+        return token
+
+
+@dataclass(slots=True)
+class Shell:
+    """What every command is given: the output, and the service when it needs one."""
+
+    output: Output
+    url: str
+    namespace: str
+    key_file: Path | None
+    environ: Mapping[str, str]
+    _caller: Caller | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def caller(self) -> Caller:
+        """The connection, made at the first call."""
+        with self._lock:
+            if self._caller is None:
+                key = find_key(self.namespace, self.key_file, self.environ)
+                session = KeptSession(self.url, key, self.namespace)
+                session.keep_in(_token_file(self.environ, self.url, self.namespace, key))
+                self._caller = Caller(session)
+            return self._caller
+
+    def call(self, method: str, path: str, body: Any = None, *, key: str = "") -> Any:
+        """The body of a successful answer.
+
+        Raises:
+            Refused: the service said no.
+            Unreachable: it did not answer.
+        """
+        answer = self.caller().call(method, path, body, key=key)
+        if answer.ok:
+            return answer.body
+        if isinstance(answer.body, Mapping) and "code" in answer.body:
+            raise Refused(answer.body)
+        raise Refused({"code": "unexpected", "status": answer.status, "detail": answer.sentence()})
+
+    def get(self, path: str, **query: Any) -> Any:
+        """The body of a GET."""
+        return self.call("GET", with_query(path, query))
+
+    def pages(self, path: str, *, limit: int | None = None, **query: Any) -> list[Any]:
+        """The items of a list, all pages of it or the first `limit`."""
+        items: list[Any] = []
+        cursor = None
+        while True:
+            wanted = PAGE_ITEMS if limit is None else min(PAGE_ITEMS, limit - len(items))
+            page = self.get(path, limit=wanted, cursor=cursor, **query)
+            items += page["items"]
+            cursor = page["next_cursor"]
+            if cursor is None or (limit is not None and len(items) >= limit):
+                return items
+
+    def create(self, path: str, body: Any) -> Any:
+        """The body of a POST that creates something: a lost answer is asked for again, not made twice."""
+        return self.call("POST", path, body, key=secrets.token_hex(16))
+
+
+def with_query(path: str, query: Mapping[str, Any]) -> str:
+    """The path with those parameters that have a value."""
+    given = {
+        name: str(value).lower() if isinstance(value, bool) else value
+        for name, value in query.items()
+        if value is not None
+    }
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def segment(text: str) -> str:
+    """A name as one segment of a path."""
+    return quote(text, safe="")
+
+
+def find_key(namespace: str, key_file: Path | None, environ: Mapping[str, str]) -> str:
+    """The key of `namespace`: from the file named, `FLEET_KEY`, `FLEET_KEY_FILE`, or the admin's own file."""
+    if key_file is not None:
+        return _read_key(key_file)
+    if environ.get("FLEET_KEY"):
+        return environ["FLEET_KEY"].strip()
+    if environ.get("FLEET_KEY_FILE"):
+        return _read_key(Path(environ["FLEET_KEY_FILE"]))
+    if namespace == SYSTEM:
+        for path in (NEAR_KEY, INSTALLED_KEY):
+            if os.access(path, os.R_OK):
+                return _read_key(path)
+    raise Misused(
+        f"no key for the namespace {namespace}",
+        "give one with --key-file FILE, FLEET_KEY=… or FLEET_KEY_FILE=FILE; the admin's key is in ADMIN_KEY_FILE of the "
+        f"service ({NEAR_KEY} after `./dev run`)",
+    )
+
+
+def _read_key(path: Path) -> str:
+    try:
+        key = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeError) as error:
+        raise Misused(f"the key file {path} cannot be read: {error}") from None
+    if not key:
+        raise Misused(f"the key file {path} is empty")
+    return key
+
+
+def _token_file(environ: Mapping[str, str], url: str, namespace: str, key: str) -> Path:
+    base = Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or ".") / ".cache")
+    name = hashlib.sha256("\0".join((url, namespace, key)).encode()).hexdigest()[:32]
+    return base / "fleet" / "tokens" / name
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Keep it, whole and for nobody else; a cache that cannot be written is no reason to fail."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as handle:
+            handle.write(text)
+        draft.replace(path)

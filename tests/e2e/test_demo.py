@@ -1,0 +1,133 @@
+"""`./dev demo` and `./dev run`, as a person would type them: real processes, the embedded servers, one story."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fleet.cli.caller import Session
+from tests.servers import free_port, wait_until
+
+DEVMODE = [sys.executable, "-m", "fleet.cli.devmode"]
+DEMO_SECONDS_MAX = 120
+START_SECONDS_MAX = 90
+STOP_SECONDS_MAX = 40
+
+pytestmark = pytest.mark.slow
+
+
+def family(process: psutil.Process) -> list[psutil.Process]:
+    return [process, *process.children(recursive=True)]
+
+
+def test_the_demo_places_refuses_explains_and_leaves_nothing_running(tmp_path: Path) -> None:
+    started = time.monotonic()
+
+    done = subprocess.run(
+        [*DEVMODE, "demo", "--state", str(tmp_path / "var")],
+        capture_output=True,
+        text=True,
+        timeout=DEMO_SECONDS_MAX,
+        check=False,
+    )
+
+    text = done.stdout
+    assert done.returncode == 0, text + done.stderr
+    assert re.search(r"0 of 12 nodes fit: .*1 scheduling_state", text), text
+    assert re.search(r"oversold 0, lost 0, stuck 0, ledger differences 0", text), text
+    assert "all well" in text
+    assert not list((tmp_path / "var" / "pid").iterdir())
+    assert time.monotonic() - started < DEMO_SECONDS_MAX
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int, Path]]:
+    port, state = free_port(), tmp_path / "var"
+    process = start(state, port)
+    yield process, port, state
+    if process.poll() is None:
+        process.terminate()
+        process.wait(STOP_SECONDS_MAX)
+
+
+def start(state: Path, port: int) -> subprocess.Popen[str]:
+    log = state.with_suffix(".out")
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [*DEVMODE, "run", "--state", str(state), "--port", str(port)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+    wait_until(
+        lambda: process.poll() is not None or "Ctrl-C stops everything" in log.read_text(),
+        seconds=START_SECONDS_MAX,
+        what="the control plane is up",
+    )
+    assert process.poll() is None, log.read_text()
+    return process
+
+
+def session(state: Path, port: int) -> Session:
+    return Session(f"http://127.0.0.1:{port}", (state / "admin.key").read_text().strip())
+
+
+def test_state_survives_a_stop_and_a_start(running: tuple[subprocess.Popen[str], int, Path]) -> None:
+    process, port, state = running
+    caller = session(state, port).caller()
+    made = caller.must("POST", "/instances", {"name": "kept", "cpus": 1, "memory_mb": 1024, "disk_gb": 1})
+    members = family(psutil.Process(process.pid))
+
+    process.send_signal(signal.SIGTERM)
+    code = process.wait(STOP_SECONDS_MAX)
+    left = [member for member in members if member.is_running() and member.status() != psutil.STATUS_ZOMBIE]
+
+    assert code == 0
+    assert left == []
+
+    again = start(state, port)
+    found = session(state, port).caller().get(f"/instances/{made['uuid']}")
+    again.send_signal(signal.SIGINT)
+    again.wait(STOP_SECONDS_MAX)
+
+    assert (found["name"], found["node"]) == ("kept", made["node"])
+
+
+def test_nothing_is_left_running_when_it_is_killed_outright(
+    running: tuple[subprocess.Popen[str], int, Path],
+) -> None:
+    process, _port, _state = running
+    members = family(psutil.Process(process.pid))[1:]
+
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(STOP_SECONDS_MAX)
+    _gone, left = psutil.wait_procs(members, timeout=STOP_SECONDS_MAX)
+
+    assert len(members) >= 6
+    assert [member.name() for member in left if member.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def test_a_taken_port_is_named(running: tuple[subprocess.Popen[str], int, Path], tmp_path: Path) -> None:
+    process, port, _state = running
+
+    second = subprocess.run(
+        [*DEVMODE, "run", "--state", str(tmp_path / "other"), "--port", str(port)],
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS_MAX,
+        check=False,
+    )
+    process.send_signal(signal.SIGTERM)
+    process.wait(STOP_SECONDS_MAX)
+
+    assert second.returncode == 1
+    assert f"port {port} on 127.0.0.1 is taken" in second.stdout

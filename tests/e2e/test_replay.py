@@ -1,0 +1,124 @@
+"""`fleet replay` against a real service on both backends; the openb trace itself where its files are."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers import MariaDBServer, fresh_database
+
+REPLAY = [sys.executable, "-m", "fleet.cli.replay"]
+SECONDS_MAX = 240
+TRACE_SECONDS_MAX = 1500
+OPENB = ("openb_node_list_all_node.csv", "openb_pod_list_default.csv")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(params=["SQLite", "MariaDB"])
+def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "SQLite":
+        yield ""
+        return
+    with MariaDBServer() as server, fresh_database(server) as url:
+        yield url
+
+
+def a_trace(folder: Path, *, nodes: int, tasks: int) -> tuple[Path, Path]:
+    """A small cluster in the format, with tasks that come and go."""
+    machines, work = folder / "nodes.csv", folder / "tasks.csv"
+    rows = [f"m{number},{8000 * (1 + number % 3)},{32768 * (1 + number % 3)},0," for number in range(nodes)]
+    machines.write_text("\n".join(["sn,cpu_milli,memory_mib,gpu,model", *rows]) + "\n")
+    draw = random.Random(7)
+    lines = ["name,cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time"]
+    for number in range(tasks):
+        begin = draw.randrange(20_000)
+        end = begin + draw.randrange(1, 9000)
+        lines.append(f"t{number},{draw.choice((500, 2000, 4000))},{draw.choice((0, 2048, 8192))},0,0,{begin},{end}")
+    work.write_text("\n".join(lines) + "\n")
+    return machines, work
+
+
+def replay(*words: str, out: Path, database_url: str, seconds: int = SECONDS_MAX) -> tuple[int, dict[str, Any]]:
+    chosen = ["--database-url", database_url] if database_url else []
+    done = subprocess.run(
+        [*REPLAY, *words, *chosen, "--json", "--out", str(out)],
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    assert done.returncode in {0, 1}, done.stderr
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_arrivals_and_departures_leave_an_empty_true_ledger(tmp_path: Path, database_url: str) -> None:
+    nodes, tasks = a_trace(tmp_path, nodes=12, tasks=150)
+
+    code, report = replay(str(nodes), str(tasks), out=tmp_path / "out", database_url=database_url)
+
+    assert code == 0, report
+    assert report["placed"] + report["refused"] == 150
+    assert report["departed"] == report["placed"] > 0
+    assert (report["oversold"], report["lost"], report["stuck"], report["differences"]) == (0, 0, 0, [])
+    assert (tmp_path / "out" / "utilisation.csv").exists()
+
+
+def test_filling_refuses_in_the_end_and_oversells_nothing(tmp_path: Path, database_url: str) -> None:
+    nodes, tasks = a_trace(tmp_path, nodes=6, tasks=60)
+    words = ("--fill", "150", "--cpu-ratio", "1.0", "--seed", "3")
+
+    code, report = replay(str(nodes), str(tasks), *words, out=tmp_path / "out", database_url=database_url)
+
+    assert code == 0, report
+    assert report["refused"] > 0
+    assert report["departed"] == 0
+    assert (report["oversold"], report["lost"], report["stuck"], report["differences"]) == (0, 0, 0, [])
+    assert sum(line["count"] for line in report["refused_by_stage"]) == report["refused"]
+    assert report["utilisation_percent_peak"]["cpus"] <= 100
+
+
+def test_a_speed_up_keeps_the_times_of_the_trace(tmp_path: Path) -> None:
+    nodes, tasks = a_trace(tmp_path, nodes=4, tasks=20)
+
+    code, report = replay(str(nodes), str(tasks), "--speed", "5000", out=tmp_path / "out", database_url="")
+
+    assert code == 0, report
+    assert report["elapsed_s"] >= 20_000 / 5000 * 0.7
+
+
+def test_a_file_of_another_kind_ends_before_anything_is_started(tmp_path: Path) -> None:
+    nodes, _tasks = a_trace(tmp_path, nodes=1, tasks=1)
+
+    done = subprocess.run(
+        [*REPLAY, str(nodes), str(nodes)], capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
+    )
+
+    assert done.returncode == 2
+    assert "line 1: columns name" in done.stdout + done.stderr
+
+
+@pytest.mark.timeout(TRACE_SECONDS_MAX + 60)
+def test_the_whole_openb_trace(tmp_path: Path, database_url: str) -> None:
+    folder = Path(os.environ.get("FLEET_TRACES", "traces"))
+    if not all((folder / name).exists() for name in OPENB):
+        pytest.skip(
+            f"the openb trace is not in {folder}; FLEET_TRACES names the folder that holds {' and '.join(OPENB)}"
+        )
+    words = [str(folder / name) for name in OPENB]
+
+    code, report = replay(*words, out=tmp_path / "out", database_url=database_url, seconds=TRACE_SECONDS_MAX)
+
+    assert code == 0, report
+    assert report["inputs"]["nodes"] == 1523
+    assert report["placed"] + report["refused"] == 8152
+    assert (report["oversold"], report["lost"], report["stuck"], report["differences"]) == (0, 0, 0, [])
