@@ -19,8 +19,6 @@ from fleet.model.node import NodeRecord
 from fleet.placement.columns import (
     LEDGER,
     SAMPLE,
-    SAMPLE_AT,
-    UNKNOWN,
     CounterRow,
     Ints,
     counter_row,

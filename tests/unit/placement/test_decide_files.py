@@ -1,0 +1,83 @@
+"""`fleet decide`, file to file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.cli.decide import decide_files
+from fleet.placement.example import a_document, a_node, a_request
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Any:
+    def write(document: Any, request: Any) -> tuple[str, str]:
+        for name, content in (("snapshot.json", document), ("request.json", request)):
+            text = content if isinstance(content, str) else json.dumps(content)
+            (tmp_path / name).write_text(text)
+        return str(tmp_path / "snapshot.json"), str(tmp_path / "request.json")
+
+    return write
+
+
+def test_a_ranking_ends_with_zero(files: Any) -> None:
+    answer, code = decide_files(*files(a_document(a_node()), a_request()))
+
+    assert (answer["outcome"], answer["ranked"], code) == ("ranked", ["n1"], 0)
+    assert json.loads(json.dumps(answer)) == answer
+
+
+def test_a_refusal_ends_with_one(files: Any) -> None:
+    answer, code = decide_files(*files(a_document(a_node(used_cpus=42)), a_request()))
+
+    assert (answer["outcome"], answer["code"], code) == ("refused", "out_of_capacity", 1)
+
+
+def test_problems_of_both_files_are_told_together(files: Any) -> None:
+    answer, code = decide_files(*files(a_document(a_node(state="busy")), a_request(cpus=True, colour="red")))
+
+    assert (answer["code"], code) == ("invalid_request", 1)
+    assert {"nodes[0].state", "cpus", "colour"} == {problem["field"] for problem in answer["errors"]}
+
+
+@pytest.mark.parametrize("text", ["{", "", '{"a": ' * 100_000, "\x00"])
+def test_what_is_not_json_is_an_invalid_request(files: Any, text: str) -> None:
+    answer, code = decide_files(*files(a_document(a_node()), text))
+
+    assert (answer["code"], code) == ("invalid_request", 1)
+    assert "is not JSON" in answer["errors"][0]["message"]
+
+
+def test_a_missing_file_is_named(files: Any) -> None:
+    _, request = files(a_document(a_node()), a_request())
+
+    answer, code = decide_files("/nowhere/at-all.json", request)
+
+    assert (answer["code"], code) == ("invalid_request", 1)
+    assert answer["errors"][0]["file"] == "/nowhere/at-all.json"
+
+
+def test_the_argument_beats_the_request_and_the_request_the_configuration(files: Any) -> None:
+    document = a_document(a_node(), config={"PLACEMENT_STRATEGY": "by-config"})
+
+    by_argument, _ = decide_files(*files(document, a_request(strategy="by-request")), strategy="by-argument")
+    by_request, _ = decide_files(*files(document, a_request(strategy="by-request")))
+    by_config, _ = decide_files(*files(document, a_request()))
+
+    told = [answer["errors"][0]["message"] for answer in (by_argument, by_request, by_config)]
+    assert [message.split()[4].rstrip(";") for message in told] == ["'by-argument'", "'by-request'", "'by-config'"]
+
+
+def test_a_field_without_its_feature_is_not_supported(files: Any) -> None:
+    answer, code = decide_files(*files(a_document(a_node()), a_request(gpus=1)))
+
+    assert (answer["code"], code) == ("not_supported", 1)
+
+
+def test_the_seed_decides_the_shuffle(files: Any) -> None:
+    paths = files(a_document(*[a_node(name=f"n{i}") for i in range(8)]), a_request())
+
+    first, again, other = (decide_files(*paths, seed=seed)[0]["ranked"] for seed in (1, 1, 2))
+
+    assert first == again != other

@@ -1,0 +1,57 @@
+"""Sentences of a decision."""
+
+from typing import Any
+
+import pytest
+
+from fleet.placement.example import a_node
+from tests.unit.placement.asking import decision_on
+
+
+def test_the_first_node_is_told_with_its_band_and_weight() -> None:
+    decision = decision_on(
+        a_node(name="n1", used_memory_mb=0, memory_total_instance_actual=0), a_node(name="n2", state="error")
+    )
+
+    assert decision.summary == (
+        "n1 is first of 1 of 2 nodes: load-aware, bucket 0, weight 10.000; dropped: 1 node_state"
+    )
+    assert decision.remedy == ""
+
+
+def test_the_nearest_node_is_the_one_short_in_fewest_dimensions() -> None:
+    far = a_node(name="n1", used_cpus=42, used_memory_mb=192512)
+    nearest = a_node(name="n2", used_disk_gb=975)
+    near = a_node(name="n3", used_disk_gb=977)
+
+    assert decision_on(far, near, nearest).remedy == "nearest is n2: it lacks 5 GiB of disk"
+
+
+def test_equally_near_nodes_break_the_tie_on_the_name() -> None:
+    nodes = [a_node(name=name, used_cpus=42) for name in ("n3", "n2", "n4")]
+
+    assert decision_on(*nodes).remedy == "nearest is n2: it lacks 1 vCPUs"
+
+
+def test_all_that_the_nearest_node_lacks_is_told() -> None:
+    node = a_node(used_cpus=41, memory_available=5000, limit_instances=1)
+
+    assert decision_on(node, cpus=2).remedy == ("nearest is n1: it lacks 1 vCPUs and 120 MiB of memory and 1 slots")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "remedy"),
+    [
+        ([{"scheduling": "cordoned"}], "uncordon n1"),
+        ([{"scheduling": "cordoned"}, {"scheduling": "cordoned"}], "uncordon one of 2 nodes, such as n1"),
+        ([{"sample_age_seconds": 500}], "1 nodes have sent no fresh sample: see whether sf-resources runs there"),
+        ([{"state": "error"}], ""),
+        ([{"memory_available": None}], ""),
+    ],
+)
+def test_what_would_help_when_nothing_is_schedulable(nodes: list[dict[str, Any]], remedy: str) -> None:
+    assert decision_on(*[a_node(name=f"n{at}", **node) for at, node in enumerate(nodes, 1)]).remedy == remedy
+
+
+def test_waiting_does_not_help_a_request_beyond_every_limit() -> None:
+    assert decision_on(a_node(), cpus=43).remedy == "ask for less, or register a larger node: waiting cannot help"
