@@ -8,6 +8,8 @@ One transaction a candidate, READ COMMITTED, no SELECT before the first guarded 
     4. the payer's claim  guarded only under hard enforcement
     5. the cluster's row  guarded; last, so that the only hot row is held for one statement and the commit
 
+Steps 3 and 5 travel in one batch: the cluster's guard asks the charge itself whether the cluster pays.
+
 A guard that matches no row *is* the refusal: the transaction is rolled back and the figures are read afterwards, so
 they can differ from what the guard saw. The lock order of every writer is nodes by id, idempotency key, charges,
 instances, operations, claims by id, cluster. Source: decisions, section "Admission".
@@ -24,12 +26,24 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from fleet.ledger import claims, refusal
-from fleet.ledger.database import LOCK_WAIT_TIMEOUT, STATEMENT_TIMEOUT, Database, Sql, Trouble, error_number, trouble
+from fleet.ledger.database import (
+    LOCK_WAIT_TIMEOUT,
+    STATEMENT_TIMEOUT,
+    Batch,
+    Database,
+    Sql,
+    Trouble,
+    error_number,
+    trouble,
+)
 from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Busy, Stage
 from fleet.model.resources import Amounts, DimensionFigure
 
 Writes = Callable[[Connection], None]
 """Rows that must stand or fall with the charge. Called inside the transaction, at their place in the lock order."""
+
+NewRows = Callable[[Batch], None]
+"""New rows whose keys nobody else can hold: they travel with the charge in one round trip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +163,7 @@ CLUSTER_GUARD = Sql("""
         unclaimed_used_memory_mb = unclaimed_used_memory_mb + :memory_mb,
         unclaimed_used_disk_gb = unclaimed_used_disk_gb + :disk_gb,
         updated_at = {now}
-    WHERE id = 1
+    WHERE id = 1 AND (SELECT payer FROM charges WHERE instance_uuid = :instance_uuid AND role = 'primary') IS NULL
       AND (unlimited_cpus > 0
            OR unclaimed_used_cpus + overage_cpus + :cpus <= total_cpus - claimed_cpus)
       AND (unlimited_memory_mb > 0
@@ -164,7 +178,7 @@ CLUSTER_FORCED = Sql("""
         unclaimed_used_memory_mb = unclaimed_used_memory_mb + :memory_mb,
         unclaimed_used_disk_gb = unclaimed_used_disk_gb + :disk_gb,
         updated_at = {now}
-    WHERE id = 1
+    WHERE id = 1 AND (SELECT payer FROM charges WHERE instance_uuid = :instance_uuid AND role = 'primary') IS NULL
 """)
 
 UNCOUNTED = Sql("SELECT node_id FROM scheduler_node_capacity WHERE counted = 0 AND node_id IN (:node_id, :source)")
@@ -176,15 +190,17 @@ CLUSTER_TOTALS = Sql("""
 """)
 
 
-def nothing(_conn: Connection) -> None:
+def nothing(_target: Connection | Batch) -> None:
     """Write no further rows."""
 
 
-def admit(db: Database, ask: Ask, *, key: Writes = nothing, rows: Writes = nothing) -> AdmissionOutcome:
+def admit(
+    db: Database, ask: Ask, *, key: Writes = nothing, new_rows: NewRows = nothing, rows: Writes = nothing
+) -> AdmissionOutcome:
     """Try to charge `ask.instance_uuid` to `ask.node_id`, with all rows that must stand or fall with the charge.
 
-    `key` writes the idempotency key, `rows` the instance, its decision and its operation. Whatever they raise rolls
-    everything back and is passed on.
+    `key` writes the idempotency key, `new_rows` the instance, its decision and its operation, `rows` what changes rows
+    that exist. Whatever they raise rolls everything back and is passed on.
 
     Returns:
         Admitted, AlreadyPlaced (the instance holds its charge: safe to repeat), Refused (with figures read after the
@@ -195,7 +211,7 @@ def admit(db: Database, ask: Ask, *, key: Writes = nothing, rows: Writes = nothi
     """
 
     def work(conn: Connection) -> AdmissionOutcome:
-        return _admit(conn, ask, key, rows)
+        return _admit(conn, ask, key, new_rows, rows)
 
     try:
         return db.unit(work, on_lost=lambda: _read_back(db, ask))
@@ -212,13 +228,19 @@ def admit(db: Database, ask: Ask, *, key: Writes = nothing, rows: Writes = nothi
         return AlreadyPlaced(int(row.node_id))
 
 
-def _admit(conn: Connection, ask: Ask, key: Writes, rows: Writes) -> Admitted:
+def _admit(conn: Connection, ask: Ask, key: Writes, new_rows: NewRows, rows: Writes) -> Admitted:
     params = _parameters(ask)
     unguarded = _charge_nodes(conn, ask, params)
     key(conn)
-    named = _insert_charge(conn, params) if ask.source is None else _move_charge(conn, params)
-    rows(conn)
-    payer, over_claim = _charge_payer(conn, ask, params, named) if ask.charges_payer else (None, ())
+    if ask.charges_payer and rows is nothing:
+        payer, over_claim = _charge_together(conn, ask, params, new_rows)
+    else:
+        named = _insert_charge(conn, params) if ask.source is None else _move_charge(conn, params)
+        rows(conn)
+        batch = Batch(conn)
+        new_rows(batch)
+        batch.send()
+        payer, over_claim = _charge_payer(conn, ask, params, named) if ask.charges_payer else (None, ())
     _correct_totals(conn, ask, params)
     return Admitted(ask.node_id, payer, over_claim, unguarded=unguarded)
 
@@ -261,6 +283,28 @@ def _charge_nodes(conn: Connection, ask: Ask, params: dict[str, Any]) -> bool:
     if ask.source is not None and ask.source > ask.node_id:
         SOURCE_CREDIT.run(conn, params)
     return unguarded
+
+
+def _charge_together(
+    conn: Connection, ask: Ask, params: dict[str, Any], new_rows: NewRows
+) -> tuple[str | None, tuple[DimensionFigure, ...]]:
+    """Send charge, new rows and the cluster's guard in one batch; a claim that pays is charged after it."""
+    batch = Batch(conn)
+    CHARGE.into(batch, params)
+    new_rows(batch)
+    (CLUSTER_GUARD if ask.enforce else CLUSTER_FORCED).into(batch, params)
+    try:
+        answers = batch.send()
+    except DBAPIError as error:
+        if trouble(error) is Trouble.DUPLICATE and refusal.charge_stands(conn, ask.instance_uuid):
+            raise _ChargeStands from error
+        raise
+    named = answers[0].row[0] if answers[0].row else None
+    if answers[-1].matched == 1:
+        return None, ()
+    if named is None:
+        raise _GuardRefused(Stage.CLUSTER)
+    return _charge_payer(conn, ask, params, str(named))
 
 
 def _insert_charge(conn: Connection, params: dict[str, Any]) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from fleet.ledger.database import Database, Sql
+from fleet.ledger.database import Batch, Database, Sql
 
 SUMMARY_MAX = 2000
 
@@ -77,10 +77,10 @@ class DecisionSummary:
     created_at: int
 
 
-def insert(conn: Connection, row: DecisionRow) -> None:
+def insert(target: Connection | Batch, row: DecisionRow) -> None:
     """Store a decision in the transaction that admits on it (or, for a refusal, in one of its own)."""
-    INSERT.run(
-        conn,
+    INSERT.into(
+        target,
         id=row.id,
         instance_uuid=row.instance_uuid,
         namespace=row.namespace,

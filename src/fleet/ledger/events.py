@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from fleet.ledger.database import Database, Sql
+from fleet.ledger.database import Batch, Database, Sql
 
 LIST_MAX = 1000
 
@@ -39,11 +39,16 @@ class EventView:
 
 
 def record(
-    conn: Connection, object_type: str, object_id: str, message: str, payload: Mapping[str, Any], level: str = "info"
+    target: Connection | Batch,
+    object_type: str,
+    object_id: str,
+    message: str,
+    payload: Mapping[str, Any],
+    level: str = "info",
 ) -> None:
     """Write an event in the caller's transaction. `object_type` is instance, node, namespace, claim or cluster."""
-    INSERT.run(
-        conn,
+    INSERT.into(
+        target,
         object_type=object_type,
         object_id=object_id,
         level=level,

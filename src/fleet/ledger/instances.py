@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from fleet.ledger.database import Database, Sql
+from fleet.ledger.database import Batch, Database, Sql
 from fleet.model.lifecycle import LEGAL_INSTANCE, InstanceState
 from fleet.model.request import InstanceRequest
 
@@ -22,7 +22,7 @@ COLUMNS = """
     i.uuid, i.namespace, i.name, i.cpus, i.memory_mb, i.disk_gb, i.image, i.request, i.state, i.node_id,
     n.name AS node, i.placement_attempts, i.decision_id, i.error, i.created_at, i.updated_at
 """
-GET = Sql(f"SELECT {COLUMNS} FROM instances i LEFT JOIN nodes n ON n.id = i.node_id WHERE i.uuid = :uuid")  # noqa: S608
+GET = Sql(f"SELECT {COLUMNS} FROM instances i LEFT JOIN nodes n ON n.id = i.node_id WHERE i.uuid = :uuid")
 CONDITIONS: Mapping[str, str] = {
     "namespace": "i.namespace = :namespace",
     "node": "n.name = :node",
@@ -116,17 +116,18 @@ def listing(
 
 
 def insert(
-    conn: Connection,
+    target: Connection | Batch,
     uuid: str,
     namespace: str,
     request: InstanceRequest,
+    *,
     body: Mapping[str, Any],
     node_id: int,
     decision_id: str,
 ) -> None:
     """Write a new instance in the transaction that admits it."""
-    INSERT.run(
-        conn,
+    INSERT.into(
+        target,
         uuid=uuid,
         namespace=namespace,
         name=request.name,
@@ -139,7 +140,7 @@ def insert(
         decision_id=decision_id,
     )
     for tag, value in request.tags.items():
-        INSERT_TAG.run(conn, uuid=uuid, tag=tag, value=value)
+        INSERT_TAG.into(target, uuid=uuid, tag=tag, value=value)
 
 
 def place_elsewhere(conn: Connection, uuid: str, node_id: int, decision_id: str) -> bool:
@@ -176,7 +177,7 @@ def move_state(
 def _move_statement(states: tuple[str, ...]) -> Sql:
     allowed = ", ".join(f"'{state}'" for state in states)
     return Sql(
-        "UPDATE instances SET state = :to_state, error = :error, updated_at = {now} "  # noqa: S608  # words of an enum
+        "UPDATE instances SET state = :to_state, error = :error, updated_at = {now} "  # words of an enum
         f"WHERE uuid = :uuid AND state IN ({allowed})"
     )
 
@@ -185,7 +186,7 @@ def _move_statement(states: tuple[str, ...]) -> Sql:
 def _statement(conditions: tuple[str, ...]) -> Sql:
     where = " AND ".join(CONDITIONS[name] for name in conditions)
     return Sql(
-        f"SELECT {COLUMNS} FROM instances i LEFT JOIN nodes n ON n.id = i.node_id "  # noqa: S608  # constants
+        f"SELECT {COLUMNS} FROM instances i LEFT JOIN nodes n ON n.id = i.node_id "  # constants
         f"WHERE {where} ORDER BY i.created_at DESC, i.uuid DESC LIMIT :limit"
     )
 

@@ -4,7 +4,6 @@ A worker takes an operation by a guarded update that counts `lease_number` up; e
 the number, so one that lost its lease (frozen, cut off, thought dead) can write nothing. Expiry and due times are the
 database's clock, never a worker's.
 """
-# ruff: noqa: S608 - the statements are put together from this module's own constants; values are bound
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from fleet.ledger.database import Database, Sql
+from fleet.ledger.database import Batch, Database, Sql
 from fleet.model.errors import Conflict, NotFound
 from fleet.model.lifecycle import OperationKind, OperationState
 
@@ -124,8 +123,8 @@ _OTHERS = Sql(
 _CHARGED = Sql("SELECT node_id FROM charges WHERE instance_uuid = :instance AND role = 'primary'")
 
 
-def insert(  # noqa: PLR0917 - what an operation is, in the order of its columns
-    conn: Connection,
+def insert(
+    target: Connection | Batch,
     uuid: str,
     kind: OperationKind,
     instance_uuid: str,
@@ -136,8 +135,8 @@ def insert(  # noqa: PLR0917 - what an operation is, in the order of its columns
     delay_seconds: float = 0,
 ) -> None:
     """Add a pending operation, in the transaction that admits or deletes what it is for."""
-    _INSERT.run(
-        conn,
+    _INSERT.into(
+        target,
         uuid=uuid,
         kind=str(kind),
         instance=instance_uuid,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 NODE = Sql("SELECT c.*, {now} - c.sample_at AS age_us FROM scheduler_node_capacity c WHERE node_id = :node_id")
 HAS_ROW = Sql("SELECT node_id FROM scheduler_node_capacity WHERE node_id = :node_id")
+CHARGE = Sql("SELECT id FROM charges WHERE instance_uuid = :instance_uuid AND role = 'primary'")
 CLAIM = Sql("SELECT * FROM namespace_claims WHERE uuid = :uuid")
 CLUSTER = Sql("SELECT * FROM cluster_capacity WHERE id = 1")
 
@@ -25,6 +26,11 @@ CLUSTER = Sql("SELECT * FROM cluster_capacity WHERE id = 1")
 def has_row(conn: Connection, node_id: int) -> bool:
     """Return whether the ledger has a capacity row for the node."""
     return HAS_ROW.run(conn, node_id=node_id).first() is not None
+
+
+def charge_stands(conn: Connection, instance_uuid: str) -> bool:
+    """Return whether the instance holds a charge already: the reason of a duplicate key."""
+    return CHARGE.run(conn, instance_uuid=instance_uuid).first() is not None
 
 
 def explain(db: Database, ask: Ask, stage: Stage, payer: str | None) -> Refused:

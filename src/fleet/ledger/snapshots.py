@@ -28,10 +28,10 @@ COUNTERS = """
     c.pending_memory_mb, c.pending_disk_gb, c.cpu_load_1, c.cpu_schedulable, c.state, c.scheduling, c.sample_at,
     c.counted
 """
-COUNTER_WIDTH = 18
-# One row at least, so that the database's time always comes along.
+# One row at least, so that the database's time always comes along. A row is one JSON value: this runs before nearly every
+# decision, and a driver in Python spends more on describing eighteen columns than on all else.
 CHANGED = Sql(f"""
-    SELECT {COUNTERS}, c.updated_at, t.now_us FROM (SELECT {{now}} AS now_us) t
+    SELECT t.now_us, c.updated_at, JSON_ARRAY({COUNTERS}) AS counters FROM (SELECT {{now}} AS now_us) t
     LEFT JOIN scheduler_node_capacity c ON c.updated_at > :cursor
 """)
 RECORDS = (
@@ -73,8 +73,9 @@ def changed(db: Database, cursor: int, overlap_us: int) -> Changes:
     """Return the ledger rows stamped after `cursor - overlap_us`."""
     with db.read() as conn:
         found = CHANGED.run(conn, cursor=cursor - overlap_us).all()
-    rows = [tuple(row[:COUNTER_WIDTH]) for row in found if row[0] is not None]
-    newest = max((int(row.updated_at) for row in found if row[0] is not None), default=cursor)
+    changed_rows = [row for row in found if row.updated_at is not None]
+    newest = max((int(row.updated_at) for row in changed_rows), default=cursor)
+    rows = [tuple(json.loads(row.counters)) for row in changed_rows]
     return Changes(rows, max(cursor, newest), int(found[0].now_us))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from fleet.ledger import decisions, events, idempotency, instances, operations
+from fleet.ledger.database import Batch
 from fleet.ledger.idempotency import Keyed
 from fleet.model.lifecycle import InstanceState, OperationKind
 from fleet.model.request import InstanceRequest, PlacementRequest
@@ -56,11 +57,11 @@ def _create(ctx: Context, namespace: str, request: InstanceRequest, keyed: Keyed
     uuid, operation_id = ctx.new_uuid(), ctx.new_uuid()
     body = request.model_dump(mode="json", exclude_defaults=True)
 
-    def rows(conn: Connection, node_id: int, node: str, row: decisions.DecisionRow) -> None:
-        instances.insert(conn, uuid, namespace, request, body, node_id, row.id)
-        operations.insert(conn, operation_id, OperationKind.CREATE, uuid, namespace, node_id)
-        decisions.insert(conn, row)
-        _record_placed(conn, uuid, node, operation_id, request, row)
+    def new_rows(batch: Batch, node_id: int, node: str, row: decisions.DecisionRow) -> None:
+        instances.insert(batch, uuid, namespace, request, body=body, node_id=node_id, decision_id=row.id)
+        operations.insert(batch, operation_id, OperationKind.CREATE, uuid, namespace, node_id)
+        decisions.insert(batch, row)
+        _record_placed(batch, uuid, node, operation_id, request, row)
 
     def key(conn: Connection, node: str, decision_id: str) -> None:
         idempotency.keep(conn, keyed, asdict(Created(uuid, node, decision_id, operation_id)))
@@ -69,7 +70,7 @@ def _create(ctx: Context, namespace: str, request: InstanceRequest, keyed: Keyed
         request=PlacementRequest.model_construct(**{**dict(request), "namespace": namespace}),
         instance_uuid=uuid,
         namespace=namespace,
-        rows=rows,
+        new_rows=new_rows,
         key=key if keyed is not None else None,
     )
     placed = place(ctx, placing)
@@ -81,7 +82,7 @@ def _create(ctx: Context, namespace: str, request: InstanceRequest, keyed: Keyed
 
 
 def _record_placed(
-    conn: Connection, uuid: str, node: str, operation_id: str, request: InstanceRequest, row: decisions.DecisionRow
+    batch: Batch, uuid: str, node: str, operation_id: str, request: InstanceRequest, row: decisions.DecisionRow
 ) -> None:
     waived = any("demand_waived" in note for note in row.walk)
     payload = {
@@ -94,8 +95,8 @@ def _record_placed(
         "memory_mb": request.memory_mb,
         "disk_gb": request.disk_gb,
     }
-    events.record(conn, "instance", uuid, "instance placed", payload)
+    events.record(batch, "instance", uuid, "instance placed", payload)
     if waived:
         denials = {note["node"]: note["dimensions"] for note in row.walk if note.get("dimensions")}
         message = "no candidate admitted and some refused on demand alone, waiving demand guard"
-        events.record(conn, "instance", uuid, message, {"node": node, "denials": denials}, level="warning")
+        events.record(batch, "instance", uuid, message, {"node": node, "denials": denials}, level="warning")

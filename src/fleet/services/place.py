@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection
 
 from fleet.ledger import admission, decisions
+from fleet.ledger.database import Batch
 from fleet.model import capacity
 from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Busy, Refused, Stage
 from fleet.model.cluster_config import ClusterConfig
@@ -37,8 +38,9 @@ WALK_STORED_MAX = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placing:
-    """One thing to place. `rows` writes what stands or falls with the charge, given the chosen node and the decision;
-    `key` writes the idempotency key, given the node's name and the decision's id.
+    """One thing to place. What stands or falls with the charge is written given the chosen node and the decision:
+    `new_rows` rows of its own, `rows` changes to rows that exist; `key` writes the idempotency key, given the node's
+    name and the decision's id.
 
     `source` is the node that holds the charge now, when the instance is placed again elsewhere: it is never chosen.
     """
@@ -46,7 +48,8 @@ class Placing:
     request: PlacementRequest
     instance_uuid: str
     namespace: str
-    rows: Callable[[Connection, int, str, decisions.DecisionRow], None]
+    new_rows: Callable[[Batch, int, str, decisions.DecisionRow], None]
+    rows: Callable[[Connection, int, str, decisions.DecisionRow], None] | None = None
     key: Callable[[Connection, str, str], None] | None = None
     source: int | None = None
 
@@ -235,7 +238,7 @@ class _Attempts:
         return None
 
     def _try(self, view: View, decision: Decision, index: int, *, waived: bool, wait: bool = False) -> AdmissionOutcome:
-        placing, key = self._placing, self._placing.key
+        placing, key, rows = self._placing, self._placing.key, self._placing.rows
         node_id, name = view.snapshot.node_id(index), view.snapshot.name(index)
         row = self._row(
             view, decision, outcome="placed", code="", node_id=node_id, summary=decision.summary, waived=waived
@@ -257,7 +260,8 @@ class _Attempts:
             self._ctx.database,
             ask,
             key=admission.nothing if key is None else (lambda conn: key(conn, name, row.id)),
-            rows=lambda conn: placing.rows(conn, node_id, name, row),
+            new_rows=lambda batch: placing.new_rows(batch, node_id, name, row),
+            rows=admission.nothing if rows is None else (lambda conn: rows(conn, node_id, name, row)),
         )
         self._remember(name, outcome, waived=waived)
         return outcome

@@ -9,6 +9,7 @@ from __future__ import annotations
 from sqlalchemy import Connection
 
 from fleet.ledger import decisions, events, instances, operations
+from fleet.ledger.database import Batch
 from fleet.ledger.operations import LeasedOperation
 from fleet.model.request import PlacementRequest
 from fleet.queue.jobs import WakeUp
@@ -34,12 +35,14 @@ def redirect(ctx: Context, leased: LeasedOperation, reason: str) -> str | None:
     # The node that it leaves is never tried again (`source`), so to the pipeline it is a create like any other.
     body = {**instance.request, "namespace": instance.namespace}
 
-    def rows(conn: Connection, node_id: int, node: str, row: decisions.DecisionRow) -> None:
+    def rows(conn: Connection, node_id: int, _node: str, row: decisions.DecisionRow) -> None:
         if not instances.place_elsewhere(conn, instance.uuid, node_id, row.id):
             raise _Stopped
         if not operations.redirect(conn, leased, node_id):
             raise _Stopped
-        decisions.insert(conn, row)
+
+    def new_rows(batch: Batch, _node_id: int, node: str, row: decisions.DecisionRow) -> None:
+        decisions.insert(batch, row)
         payload = {
             "node": node,
             "previous_node": leased.node,
@@ -47,12 +50,13 @@ def redirect(ctx: Context, leased: LeasedOperation, reason: str) -> str | None:
             "decision": row.id,
             "placement_attempts": instance.placement_attempts + 1,
         }
-        events.record(conn, "instance", instance.uuid, "instance placed", payload)
+        events.record(batch, "instance", instance.uuid, "instance placed", payload)
 
     placing = Placing(
         request=PlacementRequest.model_validate(body),
         instance_uuid=instance.uuid,
         namespace=instance.namespace,
+        new_rows=new_rows,
         rows=rows,
         source=leased.node_id,
     )
