@@ -65,18 +65,20 @@ def test_an_operation_is_leased_once(db: Database) -> None:
     assert operations.lease(db, operation, "second", 60) is None
 
 
+def race(db: Database, operation: str, barrier: threading.Barrier, won: list[str]) -> None:
+    name = threading.current_thread().name
+    barrier.wait()
+    if operations.lease(db, operation, name, 60) is not None:
+        won.append(name)
+
+
 def test_of_many_workers_exactly_one_gets_the_lease(db: Database) -> None:
     for _ in range(ROUNDS):
         operation = add(db)
         barrier = threading.Barrier(WORKERS)
         won: list[str] = []
 
-        def race(name: str, operation: str = operation, barrier: threading.Barrier = barrier) -> None:
-            barrier.wait()
-            if operations.lease(db, operation, name, 60) is not None:
-                won.append(name)
-
-        threads = [threading.Thread(target=race, args=(f"w{number}",)) for number in range(WORKERS)]
+        threads = [threading.Thread(target=race, args=(db, operation, barrier, won)) for _ in range(WORKERS)]
         for thread in threads:
             thread.start()
         for thread in threads:

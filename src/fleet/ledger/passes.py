@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -28,7 +29,7 @@ class LastPass:
 
     at_us: int
     age_seconds: float
-    payload: str
+    duration_seconds: float | None
 
 
 def record_ended(conn: Connection, payload: Mapping[str, Any]) -> None:
@@ -45,4 +46,8 @@ def last(db: Database) -> LastPass | None:
     """The last pass that ended well; None when there was none."""
     with db.read() as conn:
         row = _LAST.run(conn, object_type=OBJECT_TYPE, object_id=OBJECT_ID, message=ENDED).first()
-    return None if row is None else LastPass(int(row.at), row.age_us / 1_000_000, str(row.payload))
+    if row is None:
+        return None
+    milliseconds = json.loads(row.payload).get("duration_ms")
+    duration = None if milliseconds is None else milliseconds / 1000
+    return LastPass(int(row.at), row.age_us / 1_000_000, duration)

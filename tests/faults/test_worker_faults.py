@@ -1,0 +1,419 @@
+"""A worker that dies, freezes or is doubled between any two steps: the work is finished, one domain, one charge."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rq import Queue
+from rq.job import Job, JobStatus
+from rq.registry import StartedJobRegistry, clean_registries
+
+from fleet.ledger import events, operations, samples
+from fleet.model.lifecycle import InstanceState, OperationState
+from fleet.model.node import Scheduling
+from fleet.queue.jobs import WakeUp, queue_name
+from fleet.queue.worker import Worker
+from fleet.services.delete import delete_instance
+from fleet.services.work import Outcome, carry_out
+from tests.faults.rig import Rig
+from tests.servers import wait_until
+
+POPPED_AND_LOST = 200
+FAILS_ONCE = {"script": [{"call": "create", "nth": 1, "fault": "unreachable"}]}
+ANSWER_LOST_ONCE = {"script": [{"call": "create", "nth": 1, "fault": "timed_out", "effect": "done"}]}
+NEVER_ANSWERS = {"failures": {"create": {"probability": 1, "fault": "timed_out", "effect": "none"}}}
+ALWAYS_DONE_NEVER_SAID = {"failures": {"create": {"probability": 1, "fault": "timed_out", "effect": "done"}}}
+SILENT = NEVER_ANSWERS | {
+    "failures": {
+        "create": {"probability": 1, "fault": "timed_out", "effect": "none"},
+        "domains": {"probability": 1, "fault": "unreachable"},
+    }
+}
+REFUSES = {"failures": {"create": {"probability": 1, "fault": "refused"}}}
+
+
+@pytest.fixture
+def rig(tmp_path: Path, mariadb_url: str, redis_url: str) -> Iterator[Rig]:
+    made = Rig(tmp_path, mariadb_url, redis_url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def rig_of(tmp_path: Path, mariadb_url: str, redis_url: str) -> Iterator[list[Rig]]:
+    """Room for a rig that a test makes with faults of its own."""
+    made: list[Rig] = []
+    yield made
+    for rig in made:
+        rig.close()
+
+
+def with_faults(rig_of: list[Rig], tmp_path: Path, urls: tuple[str, str], faults: object, node_count: int = 2) -> Rig:
+    assert isinstance(faults, dict)
+    rig_of.append(Rig(tmp_path, *urls, node_count=node_count, faults=faults))
+    return rig_of[0]
+
+
+def assert_made_once(rig: Rig, uuid: str) -> None:
+    instance = rig.instance(uuid)
+    assert instance.state is InstanceState.RUNNING
+    assert rig.homes(uuid) == [instance.node]
+    [(node_id, settled_at)] = rig.charges(uuid)
+    assert (node_id, settled_at is not None) == (instance.node_id, True)
+    assert rig.differences() == []
+
+
+def assert_gone(rig: Rig, uuid: str) -> None:
+    assert rig.instance(uuid).state is InstanceState.DELETED
+    assert (rig.homes(uuid), rig.charges(uuid), rig.differences()) == ([], [], [])
+
+
+@pytest.mark.parametrize(
+    "point",
+    ["worker_after_lease", "worker_after_preflight", "worker_after_hypervisor_create", "worker_after_settle"],
+)
+def test_b19_a_create_whose_worker_is_killed_is_finished_by_the_next(rig: Rig, point: str) -> None:
+    created = rig.create()
+    rig.wait_for_kill(rig.start_worker(faults=f"{point}:kill"), point)
+    rig.end_leases()
+    rig.sweep()
+    rig.start_worker()
+
+    rig.wait_for_state(created.uuid, InstanceState.RUNNING)
+    wait_until(
+        lambda: rig.operation(created.operation_id).state is OperationState.DONE, seconds=10, what="the operation ends"
+    )
+    assert_made_once(rig, created.uuid)
+
+
+@pytest.mark.parametrize(
+    "point", ["worker_after_lease", "worker_after_hypervisor_delete", "worker_after_settle_delete"]
+)
+def test_b19_a_delete_whose_worker_is_killed_is_finished_by_the_next(rig: Rig, point: str) -> None:
+    created = rig.create()
+    assert rig.carry_out(created.operation_id) is Outcome.DONE
+    delete_instance(rig.context, created.uuid, None)
+    rig.wait_for_kill(rig.start_worker(faults=f"{point}:kill"), point)
+    rig.end_leases()
+    rig.sweep()
+    rig.start_worker()
+
+    rig.wait_for_state(created.uuid, InstanceState.DELETED)
+    assert_gone(rig, created.uuid)
+
+
+def test_a_create_redirected_by_a_worker_that_is_killed_before_the_wake_up_is_finished(rig: Rig) -> None:
+    created = rig.create()
+    samples.set_scheduling(rig.db, created.node, Scheduling.CORDONED)
+    rig.wait_for_kill(rig.start_worker(faults="worker_after_redirect:kill"), "worker_after_redirect")
+    rig.sweep()
+    rig.start_worker()
+
+    rig.wait_for_state(created.uuid, InstanceState.RUNNING)
+    assert rig.instance(created.uuid).node != created.node
+    assert_made_once(rig, created.uuid)
+
+
+def test_a_worker_that_was_frozen_beyond_its_lease_can_write_nothing(rig: Rig) -> None:
+    created = rig.create()
+    point = "worker_after_hypervisor_create"
+    frozen = rig.start_worker(faults=f"{point}:pause")
+    wait_until((rig.markers / point).exists, seconds=20, what=f"the worker stands at {point}")
+    os.kill(frozen.pid, signal.SIGSTOP)
+    rig.end_leases()
+    assert rig.carry_out(created.operation_id, "the next worker") is Outcome.DONE
+    (rig.markers / f"{point}.go").write_text("")
+    os.kill(frozen.pid, signal.SIGCONT)
+
+    wait_until(lambda: '"lease_lost"' in rig.logs(), seconds=20, what="the frozen worker finds out")
+    operation = rig.operation(created.operation_id)
+    assert (operation.state, operation.lease_number) == (OperationState.DONE, 2)
+    assert_made_once(rig, created.uuid)
+
+
+@pytest.mark.slow
+def test_the_lease_of_a_killed_worker_runs_out_by_itself_and_the_reconciler_finds_the_work(rig: Rig) -> None:
+    created = rig.create()
+    rig.wait_for_kill(rig.start_worker(faults="worker_after_lease:kill"), "worker_after_lease")
+    killed_at = time.monotonic()
+    rig.start("reconciler")
+    rig.start_worker()
+
+    rig.wait_for_state(created.uuid, InstanceState.RUNNING, seconds=40)
+    # The lease is 15 s, the sweeper looks every 3 s.
+    assert time.monotonic() - killed_at < 30
+    assert_made_once(rig, created.uuid)
+
+
+def test_b20_wake_ups_that_were_popped_and_lost_are_put_again(rig: Rig) -> None:
+    created = [rig.create(f"i{number}", memory_mb=16) for number in range(POPPED_AND_LOST // 10)]
+    for _ in range(10):
+        inbox = rig.inbox()
+        for _ in created:
+            assert inbox.take(1) is not None
+        assert rig.sweep().woken == len(created)
+    with rig.workshop() as shop:
+        worker = Worker(
+            rig.inbox(), lambda uuid: carry_out(shop, uuid), node_ids=lambda: rig.node_ids, stop=threading.Event()
+        )
+        assert worker.burst() == len(created)
+
+    for instance in created:
+        assert_made_once(rig, instance.uuid)
+
+
+def test_b21_rqs_registries_release_nothing_of_ours(rig: Rig) -> None:
+    finished, running = rig.create("finished"), rig.create("running")
+    assert rig.carry_out(finished.operation_id) is Outcome.DONE
+    leased = operations.lease(rig.db, running.operation_id, "a worker at work", 60)
+    assert leased is not None
+    before = [rig.operation(item.operation_id) for item in (finished, running)]
+    for item in (finished, running):
+        queue = Queue(queue_name(rig.instance(item.uuid).node_id or 0), connection=rig.client, serializer="json")
+        job = Job.create(
+            "fleet.queue.jobs.carry_out",
+            args=(item.operation_id,),
+            id=f"{item.operation_id}-9",
+            connection=rig.client,
+            serializer="json",
+            status=JobStatus.STARTED,
+            origin=queue.name,
+        )
+        job.save()
+        rig.client.zadd(StartedJobRegistry(queue=queue, serializer="json").key, {f"{job.id}:execution": 1})
+        clean_registries(queue, [])
+
+    assert [rig.operation(item.operation_id) for item in (finished, running)] == before
+    assert_made_once(rig, finished.uuid)
+    assert len(rig.charges(running.uuid)) == 1
+    assert rig.homes(running.uuid) == []
+
+
+def test_b22_the_same_job_delivered_to_two_workers_at_once_is_done_once(rig: Rig) -> None:
+    for number in range(10):
+        created = rig.create(f"i{number}")
+        barrier = threading.Barrier(2)
+        outcomes: list[Outcome] = []
+
+        def deliver(uuid: str, barrier: threading.Barrier, outcomes: list[Outcome], owner: str) -> None:
+            barrier.wait()
+            outcomes.append(rig.carry_out(uuid, owner))
+
+        threads = [
+            threading.Thread(target=deliver, args=(created.operation_id, barrier, outcomes, owner)) for owner in "ab"
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert sorted(outcomes) == [Outcome.DONE, Outcome.NOT_TAKEN]
+        assert_made_once(rig, created.uuid)
+        assert rig.carry_out(created.operation_id) is Outcome.NOT_TAKEN
+
+
+def test_b22_two_jobs_for_one_operation_on_two_worker_processes(rig: Rig) -> None:
+    created = rig.create()
+    node_id = rig.instance(created.uuid).node_id or 0
+    for number in range(1, 6):
+        rig.wake_ups.put(WakeUp(created.operation_id, node_id, number))
+    rig.start_worker()
+    rig.start_worker()
+
+    rig.wait_for_state(created.uuid, InstanceState.RUNNING)
+    wait_until(lambda: rig.wake_ups.waiting(node_id) == 0, seconds=10, what="all wake-ups are taken")
+    assert_made_once(rig, created.uuid)
+    assert rig.operation(created.operation_id).attempts == 1
+
+
+def test_b54_a_retry_that_waits_is_run_by_another_worker(
+    rig_of: list[Rig], tmp_path: Path, mariadb_url: str, redis_url: str
+) -> None:
+    rig = with_faults(rig_of, tmp_path, (mariadb_url, redis_url), FAILS_ONCE)
+    created = rig.create()
+    first = rig.start_worker()
+    wait_until(
+        lambda: (
+            rig.operation(created.operation_id).attempts == 1
+            and rig.operation(created.operation_id).state is OperationState.PENDING
+        ),
+        seconds=20,
+        what="the first attempt fails",
+    )
+    first.kill()
+    rig.start_worker()
+    rig.start("reconciler")
+
+    rig.wait_for_state(created.uuid, InstanceState.RUNNING)
+    assert rig.operation(created.operation_id).attempts == 2
+    assert_made_once(rig, created.uuid)
+    messages = [event.message for event in events.listing(rig.db, "instance", created.uuid)]
+    assert "operation attempt failed" in messages
+
+
+def test_a_create_whose_answer_was_lost_finds_its_own_domain(
+    rig_of: list[Rig], tmp_path: Path, mariadb_url: str, redis_url: str
+) -> None:
+    rig = with_faults(rig_of, tmp_path, (mariadb_url, redis_url), ANSWER_LOST_ONCE)
+    created = rig.create()
+
+    assert rig.carry_out(created.operation_id) is Outcome.RETRY
+    assert len(rig.homes(created.uuid)) == 1
+    rig.end_pauses()
+    assert rig.carry_out(created.operation_id) is Outcome.DONE
+    assert_made_once(rig, created.uuid)
+
+
+def attempts_to_the_end(rig: Rig, operation: str) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    while rig.operation(operation).state is OperationState.PENDING:
+        outcomes.append(rig.carry_out(operation))
+        rig.end_pauses()
+    return outcomes
+
+
+def test_a_create_given_up_gives_its_charge_back_when_the_node_proves_absence(
+    rig_of: list[Rig], tmp_path: Path, mariadb_url: str, redis_url: str
+) -> None:
+    rig = with_faults(rig_of, tmp_path, (mariadb_url, redis_url), NEVER_ANSWERS, node_count=1)
+    created = rig.create()
+
+    assert attempts_to_the_end(rig, created.operation_id) == [Outcome.RETRY] * 4 + [Outcome.FAILED]
+    assert rig.instance(created.uuid).state is InstanceState.ERROR
+    assert (rig.charges(created.uuid), rig.homes(created.uuid), rig.differences()) == ([], [], [])
+
+
+def test_b11_a_create_given_up_keeps_its_charge_while_nothing_is_proved(
+    rig_of: list[Rig], tmp_path: Path, mariadb_url: str, redis_url: str
+) -> None:
+    rig = with_faults(rig_of, tmp_path, (mariadb_url, redis_url), SILENT, node_count=1)
+    created = rig.create()
+
+    assert attempts_to_the_end(rig, created.operation_id)[-1] is Outcome.FAILED
+    assert rig.instance(created.uuid).state is InstanceState.ERROR
+    assert len(rig.charges(created.uuid)) == 1
+    failed = [e for e in events.listing(rig.db, "instance", created.uuid) if e.message == "instance create failed"]
+    assert [event.payload["charge"] for event in failed] == ["kept until the node proves that no domain is there"]
+
+
+def test_a_create_whose_every_answer_was_lost_is_settled_when_the_domain_is_there(
+    rig_of: list[Rig], tmp_path: Path, mariadb_url: str, redis_url: str
+) -> None:
+    rig = with_faults(rig_of, tmp_path, (mariadb_url, redis_url), ALWAYS_DONE_NEVER_SAID, node_count=1)
+    created = rig.create()
+
+    assert attempts_to_the_end(rig, created.operation_id)[-1] is Outcome.DONE
+    assert_made_once(rig, created.uuid)
+
+
+def test_a_node_that_refuses_for_good_hands_the_create_to_the_next_candidate(
+    rig_of: list[Rig], tmp_path: Path, mariadb_url: str, redis_url: str
+) -> None:
+    rig = with_faults(rig_of, tmp_path, (mariadb_url, redis_url), {})
+    created = rig.create()
+    rig.set_faults(created.node, REFUSES)
+
+    assert rig.carry_out(created.operation_id) is Outcome.REDIRECTED
+    assert rig.carry_out(created.operation_id) is Outcome.DONE
+    assert rig.instance(created.uuid).node != created.node
+    assert_made_once(rig, created.uuid)
+
+
+def test_preflight_goes_on_where_no_other_node_has_room(
+    rig_of: list[Rig], tmp_path: Path, mariadb_url: str, redis_url: str
+) -> None:
+    rig = with_faults(rig_of, tmp_path, (mariadb_url, redis_url), {}, node_count=1)
+    created = rig.create()
+    samples.set_scheduling(rig.db, created.node, Scheduling.CORDONED)
+
+    assert rig.carry_out(created.operation_id) is Outcome.DONE
+    assert_made_once(rig, created.uuid)
+
+
+def test_a_pinned_create_is_never_redirected(rig: Rig) -> None:
+    created = rig.create()
+    rig.pin(created.uuid, created.node)
+    samples.set_scheduling(rig.db, created.node, Scheduling.CORDONED)
+
+    assert rig.carry_out(created.operation_id) is Outcome.DONE
+    assert rig.homes(created.uuid) == [created.node]
+
+
+def test_a_delete_ends_the_create_that_no_worker_has_begun(rig: Rig) -> None:
+    created = rig.create()
+    deleting = delete_instance(rig.context, created.uuid, None)
+
+    assert rig.carry_out(deleting.operation_id) is Outcome.DONE
+    assert rig.operation(created.operation_id).state is OperationState.CANCELLED
+    assert rig.carry_out(created.operation_id) is Outcome.NOT_TAKEN
+    assert_gone(rig, created.uuid)
+
+
+def test_a_delete_waits_for_the_create_that_a_worker_has_in_hand(rig: Rig) -> None:
+    created = rig.create()
+    leased = operations.lease(rig.db, created.operation_id, "a worker at work", 60)
+    assert leased is not None
+    deleting = delete_instance(rig.context, created.uuid, None)
+
+    assert rig.carry_out(deleting.operation_id) is Outcome.WAITS
+    assert rig.operation(deleting.operation_id).attempts == 0
+    rig.end_leases()
+    rig.end_pauses()
+    assert rig.carry_out(deleting.operation_id) is Outcome.DONE
+    assert not operations.heartbeat(rig.db, leased, 60)
+    assert_gone(rig, created.uuid)
+
+
+def test_a_create_of_an_instance_that_is_being_deleted_makes_nothing(rig: Rig) -> None:
+    created = rig.create()
+    delete_instance(rig.context, created.uuid, None)
+
+    assert rig.carry_out(created.operation_id) is Outcome.CANCELLED
+    assert rig.homes(created.uuid) == []
+
+
+def test_a_failed_create_is_tried_again_by_an_operator_while_its_charge_stands(
+    rig_of: list[Rig], tmp_path: Path, mariadb_url: str, redis_url: str
+) -> None:
+    rig = with_faults(rig_of, tmp_path, (mariadb_url, redis_url), SILENT, node_count=1)
+    created = rig.create()
+    attempts_to_the_end(rig, created.operation_id)
+    rig.set_faults("n1", {})
+    operations.retry(rig.db, created.operation_id)
+
+    assert rig.carry_out(created.operation_id) is Outcome.DONE
+    assert_made_once(rig, created.uuid)
+
+
+def test_a_failed_create_without_a_charge_cannot_be_tried_again(
+    rig_of: list[Rig], tmp_path: Path, mariadb_url: str, redis_url: str
+) -> None:
+    rig = with_faults(rig_of, tmp_path, (mariadb_url, redis_url), NEVER_ANSWERS, node_count=1)
+    created = rig.create()
+    attempts_to_the_end(rig, created.operation_id)
+    operations.retry(rig.db, created.operation_id)
+
+    assert rig.carry_out(created.operation_id) is Outcome.FAILED
+    assert "create a new instance" in (rig.operation(created.operation_id).error or "")
+    assert rig.homes(created.uuid) == []
+
+
+def test_a_worker_told_to_stop_finishes_what_it_has_in_hand(
+    rig_of: list[Rig], tmp_path: Path, mariadb_url: str, redis_url: str
+) -> None:
+    rig = with_faults(rig_of, tmp_path, (mariadb_url, redis_url), {"delays": {"create": 1.5}})
+    created = rig.create()
+    worker = rig.start_worker()
+    wait_until(
+        lambda: rig.operation(created.operation_id).state is OperationState.RUNNING, seconds=20, what="it has begun"
+    )
+    worker.terminate()
+
+    assert worker.wait(20) == 0
+    assert_made_once(rig, created.uuid)
