@@ -28,8 +28,8 @@ COUNTERS = """
     c.pending_memory_mb, c.pending_disk_gb, c.cpu_load_1, c.cpu_schedulable, c.state, c.scheduling, c.sample_at,
     c.counted
 """
-# One row at least, so that the database's time always comes along. A row is one JSON value: this runs before nearly every
-# decision, and a driver in Python spends more on describing eighteen columns than on all else.
+# One row at least, so that the database's time always comes along. A row is one JSON value: this runs before nearly
+# every decision, and a driver in Python spends more on describing eighteen columns than on all else.
 CHANGED = Sql(f"""
     SELECT t.now_us, c.updated_at, JSON_ARRAY({COUNTERS}) AS counters FROM (SELECT {{now}} AS now_us) t
     LEFT JOIN scheduler_node_capacity c ON c.updated_at > :cursor

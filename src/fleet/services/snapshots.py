@@ -2,7 +2,7 @@
 
 Ledger counters are brought up to date before decisions, reading only rows that changed. Samples are refreshed every
 `SCHEDULER_CACHE_TIMEOUT` seconds by a thread of its own, so that no request pays for it; everything is read again
-every `RELOAD_SECONDS`. A decision gets a frozen view with what to store beside it: the base, and the rows changed since.
+every `RELOAD_SECONDS`. A decision gets a frozen view with what to store beside it: the base, and what changed since.
 """
 
 from __future__ import annotations
