@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import click
 import typer
 
 import fleet
@@ -70,6 +69,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def everywhere(
     ctx: typer.Context,
+    *,
     url: Annotated[str, typer.Option(help="Where the service is", envvar="FLEET_URL")] = URL_DEFAULT,
     namespace_as: Annotated[
         str, typer.Option("--as", metavar="NAMESPACE", help="Who calls", envvar="FLEET_NAMESPACE")
@@ -104,24 +104,19 @@ def run(arguments: Sequence[str]) -> int:
     line = _reordered(list(arguments))
     as_json = "--json" in line
     try:
-        code = typer.main.get_command(app).main(args=line, prog_name="fleet", standalone_mode=False)
-    except typer.Exit as ended:
-        return int(ended.exit_code)
-    except click.exceptions.NoArgsIsHelpError as bare:
-        bare.show()
-        return USAGE
-    except click.ClickException as misused:
-        misused.show()
-        return int(misused.exit_code)
-    except (click.Abort, KeyboardInterrupt):
+        typer.main.get_command(app)(args=line, prog_name="fleet")
+    except SystemExit as ended:
+        # The framework's own ends: done, help, usage, an interrupted prompt.
+        return ended.code if isinstance(ended.code, int) else DONE
+    except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
         # Whoever read us has seen enough (`fleet … | head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
-    except Exception as error:  # noqa: BLE001 - the last line of defence: a person gets a sentence
+    except Exception as error:  # the last line of defence: a person gets a sentence
         return _told(error, as_json=as_json)
-    return code if isinstance(code, int) else DONE
+    return DONE
 
 
 def _told(error: Exception, *, as_json: bool) -> int:
@@ -177,7 +172,7 @@ def _reordered(line: list[str]) -> list[str]:
     for word in words:
         if word == "--":
             rest += [word, *words]
-        elif word in _EVERYWHERE or word.partition("=")[0] in _EVERYWHERE_WITH_VALUE and "=" in word:
+        elif word in _EVERYWHERE or (word.partition("=")[0] in _EVERYWHERE_WITH_VALUE and "=" in word):
             front.append(word)
         elif word in _EVERYWHERE_WITH_VALUE:
             front += [word, *([value] if (value := next(words, None)) is not None else [])]

@@ -11,7 +11,7 @@ USAGE: Final = 2
 UNREACHABLE: Final = 3
 
 
-class Refused(Exception):  # noqa: N818 - a no is an outcome, not an error of the program
+class Refused(Exception):
     """The service (or the ledger) said no; `document` is its problem document."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
@@ -19,7 +19,7 @@ class Refused(Exception):  # noqa: N818 - a no is an outcome, not an error of th
         self.document = dict(document)
 
 
-class Misused(Exception):  # noqa: N818 - as above
+class Misused(Exception):
     """What was typed cannot be carried out; `hint` says what would help."""
 
     def __init__(self, message: str, hint: str = "") -> None:

@@ -134,8 +134,8 @@ def find_key(namespace: str, key_file: Path | None, environ: Mapping[str, str]) 
                 return _read_key(path)
     raise Misused(
         f"no key for the namespace {namespace}",
-        "give one with --key-file FILE, FLEET_KEY=… or FLEET_KEY_FILE=FILE; the admin's key is in ADMIN_KEY_FILE of the "
-        f"service ({NEAR_KEY} after `./dev run`)",
+        "give one with --key-file FILE, FLEET_KEY=… or FLEET_KEY_FILE=FILE; the admin's key is in the service's "
+        f"ADMIN_KEY_FILE ({NEAR_KEY} after `./dev run`)",
     )
 
 
@@ -151,7 +151,7 @@ def _read_key(path: Path) -> str:
 
 def _token_file(environ: Mapping[str, str], url: str, namespace: str, key: str) -> Path:
     base = Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or ".") / ".cache")
-    name = hashlib.sha256("\0".join((url, namespace, key)).encode()).hexdigest()[:32]
+    name = hashlib.sha256(f"{url}\0{namespace}\0{key}".encode()).hexdigest()[:32]
     return base / "fleet" / "tokens" / name
 
 

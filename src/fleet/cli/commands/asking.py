@@ -1,0 +1,194 @@
+"""The flags that describe an instance: the same for `instance create` and `explain`; and a decision told to people."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Final, ParamSpec, TypeVar
+
+import typer
+
+from fleet.cli.outcome import Misused
+from fleet.cli.request_file import read_request, size_gib, size_mib
+from fleet.cli.session import Shell
+
+P = ParamSpec("P")
+R = TypeVar("R")
+RANKED_SHOWN: Final = 10
+DROPPED_SHOWN: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What was typed of an instance. A field's annotation is its flag."""
+
+    name: Annotated[str | None, typer.Argument(help="Its name")] = None
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="YAML: resources, placement, …; flags beat the file")
+    ] = None
+    cpus: Annotated[int | None, typer.Option(help="vCPUs")] = None
+    memory: Annotated[str | None, typer.Option(help="MiB, or a size such as '4 GB'")] = None
+    disk: Annotated[str | None, typer.Option(help="GiB, or a size such as '20 GB'")] = None
+    image: Annotated[str | None, typer.Option(help="What it boots")] = None
+    namespace: Annotated[str | None, typer.Option(help="For another namespace (admin only)")] = None
+    node: Annotated[str | None, typer.Option(help="Only on this node")] = None
+    label: Annotated[list[str] | None, typer.Option(metavar="K=V", help="Only on nodes with this label")] = None
+    tag: Annotated[list[str] | None, typer.Option(metavar="K[=V]", help="A tag it carries")] = None
+    region: Annotated[str | None, typer.Option(help="Only in this region")] = None
+    arch: Annotated[str | None, typer.Option(help="amd64 or arm64")] = None
+    gpus: Annotated[int | None, typer.Option(help="Whole GPUs")] = None
+    gpu_kind: Annotated[str | None, typer.Option(help="Kind of GPU")] = None
+    gpu_profile: Annotated[str | None, typer.Option(help="MIG profile")] = None
+    affinity: Annotated[str | None, typer.Option(metavar="FILE|JSON", help="Affinity to other instances")] = None
+    rules: Annotated[str | None, typer.Option(metavar="FILE|JSON", help="Placement rules")] = None
+    strategy: Annotated[str | None, typer.Option(help="How the nodes that fit are ordered")] = None
+    sleep_after: Annotated[int | None, typer.Option(metavar="SECONDS", help="Sleep when idle for so long")] = None
+    wait_for_capacity: Annotated[int | None, typer.Option(metavar="SECONDS", help="Wait for room so long")] = None
+
+
+def ask_for(command: Callable[..., R]) -> Callable[..., R]:
+    """Spread the parameter `asked` of a command into one flag a field of `Asked`."""
+    own = inspect.signature(command, eval_str=True)
+    hints = inspect.get_annotations(Asked, eval_str=True)
+    flags = [
+        inspect.Parameter(item.name, inspect.Parameter.KEYWORD_ONLY, default=item.default, annotation=hints[item.name])
+        for item in fields(Asked)
+    ]
+    names = {flag.name for flag in flags}
+
+    @functools.wraps(command)
+    def spread(**given: Any) -> R:
+        asked = Asked(**{name: value for name, value in given.items() if name in names})
+        return command(asked=asked, **{name: value for name, value in given.items() if name not in names})
+
+    kept = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in own.parameters.values()
+        if parameter.name != "asked"
+    ]
+    spread.__signature__ = inspect.Signature([*kept[:1], *flags, *kept[1:]])  # type: ignore[attr-defined]
+    spread.__annotations__ = {item.name: item.annotation for item in [*kept, *flags]}
+    return spread
+
+
+def shell_of(ctx: typer.Context) -> Shell:
+    """What the callback of the application left for every command."""
+    found = ctx.find_object(Shell)
+    assert found is not None, "the application's callback runs first"
+    return found
+
+
+def body_of(asked: Asked) -> dict[str, Any]:
+    """The body of `POST /instances`: the file's, with what was typed on top. The service judges it."""
+    body = read_request(asked.file) if asked.file else {}
+    typed: dict[str, Any] = {
+        "name": asked.name,
+        "namespace": asked.namespace,
+        "cpus": asked.cpus,
+        "memory_mb": _amount(asked.memory, "--memory", size_mib),
+        "disk_gb": _amount(asked.disk, "--disk", size_gib),
+        "image": asked.image,
+        "region": asked.region,
+        "arch": asked.arch,
+        "gpus": asked.gpus,
+        "gpu_kind": asked.gpu_kind,
+        "gpu_profile": asked.gpu_profile,
+        "affinity": _document(asked.affinity, "--affinity"),
+        "placement_rules": _document(asked.rules, "--rules"),
+        "strategy": asked.strategy,
+        "sleep_after_idle_seconds": asked.sleep_after,
+        "wait_for_capacity_seconds": asked.wait_for_capacity,
+    }
+    body |= {name: value for name, value in typed.items() if value is not None}
+    if asked.tag:
+        body["tags"] = pairs(asked.tag, "--tag", bare=True)
+    placement = dict(body.get("placement", {}))
+    if asked.node is not None:
+        placement["node"] = asked.node
+    if asked.label:
+        placement["labels"] = pairs(asked.label, "--label", bare=False)
+    if placement:
+        body["placement"] = placement
+    _require(body, from_file=asked.file is not None)
+    return body
+
+
+def show_decision(shell: Shell, decision: Mapping[str, Any]) -> None:
+    """Print an explained decision: its sentence, the first of the ranked nodes, and why the others are out."""
+    output = shell.output
+    if not output.is_human:
+        output.json(decision) if output.form == "json" else output.lines(
+            ["node,weight", *(f"{name},{decision['weights'][name]}" for name in decision["ranked"])]
+        )
+        return
+    output.say(decision["summary"], style="bold")
+    if decision.get("remedy"):
+        output.say(f"What would help: {decision['remedy']}")
+    ranked = decision["ranked"][:RANKED_SHOWN]
+    if ranked:
+        output.say("")
+        rows = [{"place": at + 1, "node": name, "weight": decision["weights"][name]} for at, name in enumerate(ranked)]
+        output.listing(rows, ("place", "node", "weight"))
+    dropped = [
+        {
+            "node": name,
+            "stage": stage["name"],
+            "reason": reason.get("reason", ""),
+            "figures": {key: value for key, value in reason.items() if key != "reason"},
+        }
+        for stage in decision["stages"]
+        for name, reason in stage["dropped"].items()
+    ]
+    if dropped:
+        output.say("\nNot on:")
+        output.listing(dropped[:DROPPED_SHOWN], ("node", "stage", "reason", "figures"))
+        if len(dropped) > DROPPED_SHOWN:
+            output.say(f"… and {len(dropped) - DROPPED_SHOWN} more; --json has them all")
+
+
+def _require(body: Mapping[str, Any], *, from_file: bool) -> None:
+    flags = {"cpus": "--cpus", "memory_mb": "--memory"}
+    missing = [flag for name, flag in flags.items() if name not in body]
+    if missing and not from_file:
+        raise Misused(f"missing: {' and '.join(missing)}", "for example --cpus 2 --memory 4096 --disk 20")
+
+
+def _amount(text: str | None, flag: str, read: Callable[[str], int]) -> int | None:
+    if text is None:
+        return None
+    if text.lstrip("-").isdecimal() and len(text) < 16:
+        return int(text)
+    try:
+        return read(text)
+    except ValueError as fault:
+        raise Misused(f"{flag}: {fault}") from None
+
+
+def pairs(given: list[str], flag: str, *, bare: bool) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not key or not (equals or bare):
+            raise Misused(f"{flag} {text!r}: write {flag} key=value")
+        found[key] = value
+    return found
+
+
+def _document(given: str | None, flag: str) -> Any:
+    if given is None:
+        return None
+    text, source = given, "it"
+    if not given.lstrip().startswith(("{", "[")):
+        source = given
+        try:
+            text = Path(given).read_text(encoding="utf-8")
+        except (OSError, UnicodeError, ValueError) as error:
+            raise Misused(f"{flag}: {given!r} is neither JSON nor a file that can be read: {error}") from None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Misused(f"{flag}: {source} is not JSON: {error}") from None

@@ -1,0 +1,146 @@
+"""`fleet ctl`: on a control node, straight on the database of its configuration (`DATABASE_URL`)."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fleet.cli.commands.asking import shell_of
+from fleet.cli.commands.settings import settings_of
+from fleet.cli.outcome import Misused, not_there_yet
+
+if TYPE_CHECKING:
+    from fleet.ledger.cluster_config import ConfigEntry
+    from fleet.ledger.database import Database
+
+app = typer.Typer(help="On a control node: the cluster's configuration and the ledger itself.", no_args_is_help=True)
+Config = Annotated[Path | None, typer.Option(help="The configuration file; default /etc/sf/config")]
+Key = Annotated[str, typer.Argument(help="A cluster-wide key")]
+
+
+@contextmanager
+def _database(path: Path | None) -> Iterator[Database]:
+    from fleet.ledger.database import Database
+
+    database = Database(settings_of(path, "DATABASE_URL").database_url, pool_size=2)
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+@app.command("set-config")
+def set_config(
+    ctx: typer.Context,
+    key: Key,
+    value: Annotated[str, typer.Argument(help="Its new value")],
+    config: Config = None,
+) -> None:
+    """Set a cluster-wide key; every process follows within seconds."""
+    from fleet.services import cluster_config
+
+    with _database(config) as database:
+        shell_of(ctx).output.record(_shown(cluster_config.put(database, key, value)))
+
+
+@app.command("get-config")
+def get_config(
+    ctx: typer.Context,
+    key: Annotated[str | None, typer.Argument(help="A cluster-wide key; left out: all of them")] = None,
+    config: Config = None,
+) -> None:
+    """Show the cluster-wide keys, or one."""
+    from fleet.services import cluster_config
+
+    output = shell_of(ctx).output
+    with _database(config) as database:
+        if key is not None:
+            output.record(_shown(cluster_config.get(database, key)))
+            return
+        output.listing([_shown(entry) for entry in cluster_config.listing(database)], ("key", "value", "meaning"))
+
+
+@app.command("migrate-db")
+def migrate_db(ctx: typer.Context, config: Config = None) -> None:
+    """Bring the database to this version's schema; safe to run again."""
+    from fleet.ledger import migrate
+
+    with _database(config) as database:
+        before = migrate.current(database)
+        migrate.migrate(database)
+        after = migrate.current(database)
+    shell_of(ctx).output.record({"before": before, "after": after})
+
+
+@app.command("verify-ledger")
+def verify_ledger(ctx: typer.Context, config: Config = None) -> None:
+    """Recompute every counter from the charges and list each difference; change nothing. Exits 1 when there is one."""
+    from fleet.ledger.verify import verify
+
+    output = shell_of(ctx).output
+    with _database(config) as database:
+        found = asdict(verify(database))
+    if output.form == "json":
+        output.json(found)
+    else:
+        output.listing(found["differences"], ("row", "figure", "stored", "recomputed"), title="differences")
+        for node in found["over_limit"]:
+            output.say(f"over its limit: {node['node']} {node['dimension']} {node['used']} of {node['limit']}")
+    if found["differences"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def snapshot(
+    ctx: typer.Context,
+    out: Annotated[Path | None, typer.Option(help="Write it here; else to standard output")] = None,
+    config: Config = None,
+) -> None:
+    """Save everything a decision may see, as `fleet decide` reads it."""
+    from fleet.services.configuration import Configuration
+    from fleet.services.snapshots import SnapshotCache
+
+    output = shell_of(ctx).output
+    with _database(config) as database:
+        cache = SnapshotCache(
+            database, Configuration(database, time.monotonic), time.monotonic, lambda: str(uuid.uuid4())
+        )
+        document = cache.peek().to_json()
+    if out is None:
+        output.json(document)
+        return
+    try:
+        out.write_text(json.dumps(document, default=float), encoding="utf-8")
+    except OSError as error:
+        raise Misused(f"{out} cannot be written: {error}") from None
+    output.say(f"{len(document['nodes'])} nodes in {out}")
+
+
+@app.command()
+def audit() -> None:
+    """Check rules against what is placed (not supported yet)."""
+    raise not_there_yet("ctl audit")
+
+
+@app.command("rebuild-ledger")
+def rebuild_ledger() -> None:
+    """Rebuild the ledger from what runs on the nodes (not supported yet)."""
+    raise not_there_yet("ctl rebuild-ledger")
+
+
+@app.command("find-weighted-affinity")
+def find_weighted_affinity() -> None:
+    """Find instances that use the deprecated weighted affinity (not supported yet)."""
+    raise not_there_yet("ctl find-weighted-affinity")
+
+
+def _shown(entry: ConfigEntry) -> dict[str, Any]:
+    return {"key": entry.key, "value": entry.value, "default": entry.default, "meaning": entry.meaning}

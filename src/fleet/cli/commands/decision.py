@@ -1,0 +1,63 @@
+"""`fleet decision`: what was decided, as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import typer
+
+from fleet.cli.commands.asking import shell_of
+from fleet.cli.output import Output
+from fleet.cli.session import segment
+
+app = typer.Typer(help="What was decided, and why.", no_args_is_help=True)
+COLUMNS: Final = ("id", "outcome", "code", "node", "namespace", "created_at", "summary")
+NAMES_SHOWN: Final = 8
+
+
+@app.command("list")
+def list_decisions(
+    ctx: typer.Context,
+    instance: Annotated[str | None, typer.Option(help="Only of this instance")] = None,
+    outcome: Annotated[str | None, typer.Option(help="placed or refused")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Only the newest so many")] = 50,
+) -> None:
+    """List decisions, newest first."""
+    shell = shell_of(ctx)
+    found = shell.pages("/decisions", limit=limit, instance=instance, outcome=outcome)
+    shell.output.listing(found, COLUMNS, title="decisions")
+
+
+@app.command()
+def show(ctx: typer.Context, uuid: Annotated[str, typer.Argument(help="The decision's id")]) -> None:
+    """Show a stored decision as sentences; --json for the record."""
+    shell = shell_of(ctx)
+    found = shell.get(f"/decisions/{segment(uuid)}")
+    if shell.output.is_human:
+        _tell(shell.output, found)
+    else:
+        shell.output.record(found)
+
+
+def _tell(output: Output, found: Mapping[str, Any]) -> None:
+    record = found["record"]
+    output.say(found["summary"], style="bold")
+    where = f" on {found['node']}" if found["node"] else ""
+    code = f" ({found['code']})" if found["code"] else ""
+    output.say(f"{found['outcome']}{where}{code} for namespace {found['namespace']} at {found['created_at']}")
+    output.say(f"asked: {', '.join(f'{name} {value}' for name, value in found['request'].items())}")
+    output.say(f"strategy {record['strategy']}, seed {found['seed']}, {record['nodes']} nodes judged")
+    for stage, reasons in record["dropped"].items():
+        for reason, names in reasons.items():
+            shown = ", ".join(str(name) for name in names[:NAMES_SHOWN])
+            total = record["counts"][stage][reason]
+            more = f" and {total - NAMES_SHOWN} more" if total > NAMES_SHOWN else ""
+            output.say(f"  {stage} dropped {total} for {reason}: {shown}{more}")
+    if record["ranked"]:
+        ranked = ", ".join(str(name) for name in record["ranked"][:NAMES_SHOWN])
+        output.say(f"  ranked, best first: {ranked} (of {record['ranked_total']})")
+    for attempt in found["walk"]:
+        output.say(f"  tried: {', '.join(f'{name} {value}' for name, value in attempt.items())}")
+    if record.get("remedy"):
+        output.say(f"What would help: {record['remedy']}")

@@ -1,0 +1,150 @@
+"""`fleet instance`: create, look at and delete instances."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any, Final
+
+import typer
+
+from fleet.cli.commands.asking import Asked, ask_for, body_of, shell_of, show_decision
+from fleet.cli.outcome import Misused, Refused
+from fleet.cli.output import console
+from fleet.cli.session import Shell
+
+app = typer.Typer(help="Create, look at and delete instances.", no_args_is_help=True)
+
+COLUMNS: Final = ("uuid", "name", "namespace", "state", "node", "cpus", "memory_mb", "disk_gb", "created_at")
+POLL_SECONDS: Final = 0.25
+WAIT_SECONDS: Final = 300
+EVENTS_MAX: Final = 1000
+Uuid = Annotated[str, typer.Argument(help="The instance's uuid")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is done, showing progress")]
+WaitSeconds = Annotated[int, typer.Option(min=1, max=86_400, help="With --wait: for at most so long")]
+
+
+@app.command()
+@ask_for
+def create(
+    ctx: typer.Context,
+    asked: Asked,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say where it would go and why")] = False,
+    wait: Wait = False,
+    wait_seconds: WaitSeconds = WAIT_SECONDS,
+) -> None:
+    """Place a new instance: on the best node that has room for it."""
+    shell = shell_of(ctx)
+    body = body_of(asked)
+    if dry_run:
+        show_decision(shell, shell.call("POST", "/placements/explain", body))
+        return
+    made = shell.create("/instances", body)
+    if wait:
+        done = _wait_for(shell, made["uuid"], made["operation_id"], {"running"}, wait_seconds)
+        shell.output.record({**made, "state": done["state"]})
+    else:
+        shell.output.record(made)
+
+
+@app.command("list")
+def list_instances(
+    ctx: typer.Context,
+    state: Annotated[str | None, typer.Option(help="Only in this state; `deleted` shows the deleted ones")] = None,
+    node: Annotated[str | None, typer.Option(help="Only on this node")] = None,
+    name: Annotated[str | None, typer.Option(help="Only of this name")] = None,
+    namespace: Annotated[str | None, typer.Option(help="Only of this namespace")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many")] = None,
+) -> None:
+    """List instances, youngest first."""
+    shell = shell_of(ctx)
+    found = shell.pages("/instances", limit=limit, state=state, node=node, name=name, namespace=namespace)
+    shell.output.listing(found, COLUMNS, title="instances")
+
+
+@app.command()
+def show(ctx: typer.Context, uuid: Uuid) -> None:
+    """Show one instance."""
+    shell = shell_of(ctx)
+    shell.output.record(shell.get(f"/instances/{_uuid(uuid)}"))
+
+
+@app.command()
+def events(ctx: typer.Context, uuid: Uuid) -> None:
+    """Show what happened to an instance, oldest first."""
+    shell = shell_of(ctx)
+    found = shell.get(f"/instances/{_uuid(uuid)}/events", limit=EVENTS_MAX, newest_first=False)
+    shell.output.listing(found["items"], ("at", "level", "message", "payload"), title="events")
+
+
+@app.command()
+def delete(
+    ctx: typer.Context,
+    uuid: Uuid,
+    wait: Wait = False,
+    wait_seconds: WaitSeconds = WAIT_SECONDS,
+) -> None:
+    """Delete an instance; its room is free again when its node has done it."""
+    shell = shell_of(ctx)
+    accepted = shell.call("DELETE", f"/instances/{_uuid(uuid)}")
+    if wait:
+        done = _wait_for(shell, uuid, accepted["operation_id"], {"deleted"}, wait_seconds)
+        accepted = {**accepted, "state": done["state"]}
+    shell.output.record(accepted)
+
+
+@app.command()
+def start(ctx: typer.Context, uuid: Uuid) -> None:
+    """Start a stopped instance (not supported yet)."""
+    shell_of(ctx).call("POST", f"/instances/{_uuid(uuid)}/start")
+
+
+@app.command()
+def stop(ctx: typer.Context, uuid: Uuid) -> None:
+    """Stop a running instance (not supported yet)."""
+    shell_of(ctx).call("POST", f"/instances/{_uuid(uuid)}/stop")
+
+
+@app.command()
+def migrate(
+    ctx: typer.Context, uuid: Uuid, to: Annotated[str | None, typer.Option(help="The node to move to")] = None
+) -> None:
+    """Move an instance to another node (not supported yet)."""
+    shell_of(ctx).call("POST", f"/instances/{_uuid(uuid)}/migrate", {"node": to} if to else {})
+
+
+@app.command()
+def resize(ctx: typer.Context, uuid: Uuid) -> None:
+    """Give an instance another size (not supported yet)."""
+    shell_of(ctx).call("POST", f"/instances/{_uuid(uuid)}/resize", {})
+
+
+@app.command()
+def fork(ctx: typer.Context, uuid: Uuid) -> None:
+    """Copy an instance on its node (not supported yet)."""
+    shell_of(ctx).call("POST", f"/instances/{_uuid(uuid)}/fork", {})
+
+
+def _uuid(text: str) -> str:
+    if not all(character in "0123456789abcdefABCDEF-" for character in text) or not text:
+        raise Misused(f"{text!r} is not a uuid", "`fleet instance list` shows them")
+    return text
+
+
+def _wait_for(shell: Shell, uuid: str, operation: str, wanted: set[str], seconds: int) -> dict[str, Any]:
+    """Poll until the instance is in a wanted state; an error is a refusal with the operation's words."""
+    deadline = time.monotonic() + seconds
+    with console(error=True).status(f"waiting for {uuid}") as status:
+        while True:
+            found: dict[str, Any] = shell.get(f"/instances/{uuid}")
+            if found["state"] in wanted:
+                return found
+            work = shell.get(f"/operations/{operation}")
+            if found["state"] == "error" or work["state"] in {"failed", "cancelled"}:
+                reason = found["error"] or work["error"] or work["state"]
+                raise Refused({"code": "failed", "detail": f"instance {uuid} is {found['state']}: {reason}"})
+            if time.monotonic() > deadline:
+                detail = f"instance {uuid} is still {found['state']} after {seconds} s; its work goes on"
+                raise Refused({"code": "timeout", "detail": detail})
+            step = f", {work['step']}" if work["step"] else ""
+            status.update(f"{found['name']} on {found['node']}: {found['state']} ({work['state']}{step})")
+            time.sleep(POLL_SECONDS)

@@ -1,0 +1,82 @@
+"""`fleet namespace` and `fleet key`: who may call."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fleet.cli.commands.asking import shell_of
+from fleet.cli.session import segment
+
+app = typer.Typer(help="Namespaces own instances; `system` is the admin.", no_args_is_help=True)
+keys = typer.Typer(help="Keys of a namespace; each buys tokens.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="The namespace")]
+KeyName = Annotated[str, typer.Argument(help="The key's name")]
+
+
+@app.command("list")
+def list_namespaces(ctx: typer.Context) -> None:
+    """List the namespaces you may see."""
+    shell = shell_of(ctx)
+    shell.output.listing(shell.pages("/auth/namespaces"), ("name", "created_at"), title="namespaces")
+
+
+@app.command()
+def create(ctx: typer.Context, name: Name) -> None:
+    """Make a namespace."""
+    shell = shell_of(ctx)
+    shell.output.record(shell.create("/auth/namespaces", {"name": name}))
+
+
+@app.command()
+def show(ctx: typer.Context, name: Name) -> None:
+    """Show one namespace."""
+    shell = shell_of(ctx)
+    shell.output.record(shell.get(f"/auth/namespaces/{segment(name)}"))
+
+
+@app.command()
+def delete(ctx: typer.Context, name: Name) -> None:
+    """Delete a namespace without instances; its keys and tokens stop working."""
+    shell = shell_of(ctx)
+    shell.call("DELETE", f"/auth/namespaces/{segment(name)}")
+    shell.output.say(f"namespace {name} is deleted")
+
+
+@app.command()
+def events(ctx: typer.Context, name: Name) -> None:
+    """Show what happened to a namespace, oldest first."""
+    shell = shell_of(ctx)
+    found = shell.get(f"/auth/namespaces/{segment(name)}/events", limit=1000, newest_first=False)
+    shell.output.listing(found["items"], ("at", "level", "message", "payload"), title="events")
+
+
+@keys.command("list")
+def list_keys(ctx: typer.Context, namespace: Name) -> None:
+    """List a namespace's keys, without their secrets."""
+    shell = shell_of(ctx)
+    found = shell.pages(f"/auth/namespaces/{segment(namespace)}/keys")
+    shell.output.listing(found, ("name", "created_at", "expires_at"), title="keys")
+
+
+@keys.command("create")
+def create_key(
+    ctx: typer.Context,
+    namespace: Name,
+    name: KeyName,
+    expires_in: Annotated[int | None, typer.Option(min=1, metavar="SECONDS", help="Ends by itself")] = None,
+) -> None:
+    """Make a key; its secret is shown this once."""
+    shell = shell_of(ctx)
+    body = {"name": name} if expires_in is None else {"name": name, "expires_in_seconds": expires_in}
+    shell.output.record(shell.create(f"/auth/namespaces/{segment(namespace)}/keys", body))
+
+
+@keys.command("delete")
+def delete_key(ctx: typer.Context, namespace: Name, name: KeyName) -> None:
+    """Delete a key; the tokens it bought stop working."""
+    shell = shell_of(ctx)
+    shell.call("DELETE", f"/auth/namespaces/{segment(namespace)}/keys/{segment(name)}")
+    shell.output.say(f"key {name} of {namespace} is deleted")

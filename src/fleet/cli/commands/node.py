@@ -1,0 +1,210 @@
+"""`fleet node`: register nodes, look at them, and say which take instances."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from fleet.cli.commands.asking import pairs, shell_of
+from fleet.cli.commands.settings import settings_of
+from fleet.cli.outcome import Misused, not_there_yet
+from fleet.cli.session import segment
+from fleet.config import Settings
+
+app = typer.Typer(help="Register nodes, look at them, say which take instances.", no_args_is_help=True)
+
+COLUMNS: Final = (
+    *("name", "state", "scheduling", "sample_age_seconds"),
+    *("cpus", "memory_mb", "disk_gb", "instances"),
+)
+EVENTS_MAX: Final = 1000
+Name = Annotated[str, typer.Argument(help="The node's name")]
+Labels = Annotated[list[str] | None, typer.Option("--label", metavar="K=V", help="A label; give all of them")]
+Region = Annotated[str | None, typer.Option(help="The region it belongs to")]
+Arch = Annotated[str | None, typer.Option(help="amd64 or arm64")]
+Backend = Annotated[str | None, typer.Option(help="libvirt, qemu, firecracker or simulated")]
+SleepyPool = Annotated[bool | None, typer.Option("--sleepy-pool/--no-sleepy-pool", help="For sleepy instances only")]
+MaxInstances = Annotated[str | None, typer.Option(help="How many instances it may hold, or unlimited")]
+GpuKind = Annotated[str | None, typer.Option(help="Kind of its GPUs where the cards do not say")]
+
+
+@app.command("list")
+def list_nodes(ctx: typer.Context) -> None:
+    """List nodes with what is committed and what their limits are."""
+    shell = shell_of(ctx)
+    found = shell.pages("/nodes")
+    rows = found if shell.output.form == "json" else [_row(node) for node in found]
+    shell.output.listing(rows, COLUMNS, title="nodes")
+
+
+@app.command()
+def show(ctx: typer.Context, name: Name) -> None:
+    """Show one node: what was declared, its last sample, its ledger row."""
+    shell = shell_of(ctx)
+    shell.output.record(shell.get(f"/nodes/{segment(name)}"))
+
+
+@app.command()
+def register(
+    ctx: typer.Context,
+    *,
+    name: Annotated[str | None, typer.Argument(help="Its name; left out: this machine, by its /etc/sf/config")] = None,
+    label: Labels = None,
+    region: Region = None,
+    arch: Arch = None,
+    backend: Backend = None,
+    sleepy_pool: SleepyPool = None,
+    max_instances: MaxInstances = None,
+    gpu_kind: GpuKind = None,
+    config: Annotated[Path | None, typer.Option(help="This machine's configuration")] = None,
+) -> None:
+    """Register a node, or set what is given of a registered one. It takes instances after its first sample."""
+    shell = shell_of(ctx)
+    typed = _declared(
+        label=label,
+        region=region,
+        arch=arch,
+        backend=backend,
+        sleepy_pool=sleepy_pool,
+        max_instances=max_instances,
+        gpu_kind=gpu_kind,
+    )
+    body = {"name": name, **typed} if name else {**_of_this_machine(settings_of(config)), **typed}
+    shell.output.record(shell.create("/nodes", body))
+
+
+@app.command()
+def update(
+    ctx: typer.Context,
+    *,
+    name: Name,
+    label: Labels = None,
+    region: Region = None,
+    arch: Arch = None,
+    backend: Backend = None,
+    sleepy_pool: SleepyPool = None,
+    max_instances: MaxInstances = None,
+    gpu_kind: GpuKind = None,
+) -> None:
+    """Set what is given; labels replace the former ones."""
+    shell = shell_of(ctx)
+    typed = _declared(
+        label=label,
+        region=region,
+        arch=arch,
+        backend=backend,
+        sleepy_pool=sleepy_pool,
+        max_instances=max_instances,
+        gpu_kind=gpu_kind,
+    )
+    shell.output.record(shell.call("PUT", f"/nodes/{segment(name)}", typed))
+
+
+@app.command()
+def remove(ctx: typer.Context, name: Name) -> None:
+    """Remove a node that holds no instance."""
+    shell = shell_of(ctx)
+    shell.call("DELETE", f"/nodes/{segment(name)}")
+    shell.output.say(f"node {name} is removed")
+
+
+@app.command()
+def events(ctx: typer.Context, name: Name) -> None:
+    """Show what happened to a node, oldest first."""
+    shell = shell_of(ctx)
+    found = shell.get(f"/nodes/{segment(name)}/events", limit=EVENTS_MAX, newest_first=False)
+    shell.output.listing(found["items"], ("at", "level", "message", "payload"), title="events")
+
+
+@app.command()
+def cordon(ctx: typer.Context, name: Name) -> None:
+    """Take no new instance from now on; what runs there stays."""
+    shell = shell_of(ctx)
+    _scheduling(ctx, shell.call("POST", f"/nodes/{segment(name)}/cordon"))
+
+
+@app.command()
+def uncordon(ctx: typer.Context, name: Name) -> None:
+    """Take new instances again."""
+    shell = shell_of(ctx)
+    _scheduling(ctx, shell.call("POST", f"/nodes/{segment(name)}/uncordon"))
+
+
+@app.command()
+def drain(ctx: typer.Context, name: Name) -> None:
+    """Move everything away (not supported yet)."""
+    shell_of(ctx).call("POST", f"/nodes/{segment(name)}/drain", {})
+
+
+@app.command()
+def undrain(ctx: typer.Context, name: Name) -> None:
+    """End a drain (not supported yet)."""
+    shell_of(ctx).call("POST", f"/nodes/{segment(name)}/undrain", {})
+
+
+@app.command()
+def evacuate(ctx: typer.Context, name: Name) -> None:
+    """Place a dead node's instances elsewhere (not supported yet)."""
+    shell_of(ctx).call("POST", f"/nodes/{segment(name)}/evacuate", {})
+
+
+@app.command()
+def use(name: Name) -> None:
+    """Limit listings to one node (not supported yet)."""
+    raise not_there_yet("a scope of listings")
+
+
+def _scheduling(ctx: typer.Context, node: dict[str, Any]) -> None:
+    shell_of(ctx).output.record({"name": node["name"], "state": node["state"], "scheduling": node["scheduling"]})
+
+
+def _declared(
+    *,
+    label: list[str] | None,
+    region: str | None,
+    arch: str | None,
+    backend: str | None,
+    sleepy_pool: bool | None,
+    max_instances: str | None,
+    gpu_kind: str | None,
+) -> dict[str, Any]:
+    given: dict[str, Any] = {
+        "labels": None if label is None else pairs(label, "--label", bare=False),
+        "region": region,
+        "arch": arch,
+        "backend": backend,
+        "sleepy_pool": sleepy_pool,
+        "gpu_kind": gpu_kind,
+    }
+    body = {name: value for name, value in given.items() if value is not None}
+    if max_instances is not None:
+        if max_instances != "unlimited" and not max_instances.isdecimal():
+            raise Misused(f"--max-instances {max_instances!r}: a whole number, or unlimited")
+        body["max_instances"] = None if max_instances == "unlimited" else int(max_instances)
+    return body
+
+
+def _of_this_machine(settings: Settings) -> dict[str, Any]:
+    """What the configuration of this machine declares, for a first registration."""
+    return {
+        "name": settings.node_name,
+        "labels": dict(settings.node_labels),
+        "region": settings.node_region,
+        "arch": settings.node_arch,
+        "backend": settings.node_backend,
+        "sleepy_pool": settings.node_sleepy_pool,
+        "max_instances": settings.node_max_instances,
+        "gpu_kind": settings.node_gpu_kind,
+    }
+
+
+def _row(node: dict[str, Any]) -> dict[str, Any]:
+    capacity = node["capacity"]
+    figures: dict[str, str | None] = dict.fromkeys(("cpus", "memory_mb", "disk_gb", "instances"))
+    if capacity is not None:
+        for name in figures:
+            limit = capacity["limit"][name]
+            figures[name] = f"{capacity['used'][name]}/{'∞' if limit is None else limit}"
+    return {**node, **figures}

@@ -1,0 +1,23 @@
+"""This machine's configuration, for the commands that run on a node or a control node."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fleet.cli.outcome import Misused
+from fleet.config import ConfigError, Settings, load_settings
+
+
+def settings_of(path: Path | None, *needs: str) -> Settings:
+    """The configuration; `needs` are keys the command cannot do without.
+
+    Raises:
+        Misused: with every problem of the file and the environment.
+    """
+    try:
+        settings = load_settings(path, os.environ)
+        settings.require(*needs)
+    except ConfigError as refused:
+        raise Misused(f"the configuration cannot be used:\n{refused}", "`fleet config show` prints every key") from None
+    return settings
