@@ -269,7 +269,7 @@ events = Table(
     Column("id", RowId, primary_key=True, autoincrement=True),
     Column("object_type", String(16), nullable=False),
     Column("object_id", String(63), nullable=False),
-    Column("at", Moment, nullable=False),
+    Column("at", Moment, nullable=False, index=True),
     Column("level", String(8), nullable=False, server_default="info"),
     Column("message", String(255), nullable=False),
     Column("payload", JSON, nullable=False),
