@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from fleet.cli import books
 from fleet.cli.caller import Answer, Caller, Session
+from fleet.cli.steps import Steps, steps
 
 NAMESPACE: Final = "demo"
 CLIENTS: Final = 16
@@ -74,9 +74,9 @@ def run_demo(session: Session, console: Console) -> bool:
     assert made.ok or made.status == CONFLICT, made.sentence()
     # One node is under repair, so that a refusal has more than one reason to give.
     caller.must("POST", f"/nodes/{CORDONED}/cordon")
-    with _progress(console) as progress:
-        burst = _burst(session, progress)
-        stuck = _settle(caller, burst, progress)
+    with steps(console) as bars:
+        burst = _burst(session, bars)
+        stuck = _settle(caller, burst, bars)
     _explain_placement(caller, burst, console)
     refusal = _explain_refusal(caller, burst, console)
     nodes = books.read_nodes(caller)
@@ -94,10 +94,10 @@ def run_demo(session: Session, console: Console) -> bool:
     return not faults and not differences
 
 
-def _burst(session: Session, progress: Progress) -> Burst:
+def _burst(session: Session, bars: Steps) -> Burst:
     draw = random.Random(SEED)
     asks = [_body(index, SIZES[draw.randrange(len(SIZES))]) for index in range(CREATES)]
-    bar = progress.add_task(f"{CREATES} creates, {CLIENTS} clients", total=CREATES)
+    advance = bars.count(f"creates by {CLIENTS} clients", CREATES)
     burst = Burst()
     started = time.monotonic()
 
@@ -106,7 +106,7 @@ def _burst(session: Session, progress: Progress) -> Burst:
         answers = []
         for index in range(number, CREATES, CLIENTS):
             answers.append((index, caller.call("POST", "/instances", asks[index], key=f"demo-{index}")))
-            progress.advance(bar)
+            advance()
         caller.close()
         return answers
 
@@ -135,14 +135,13 @@ def _note(burst: Burst, ask: Mapping[str, Any], answer: Answer) -> None:
         burst.problems.append(f"a create was answered {answer.sentence()}")
 
 
-def _settle(caller: Caller, burst: Burst, progress: Progress) -> list[str]:
-    bar = progress.add_task("create jobs on the nodes", total=len(burst.placed))
-    stuck = books.settle(
-        caller, SETTLE_SECONDS_MAX, lambda left: progress.update(bar, completed=max(0, len(burst.placed) - left))
-    )
+def _settle(caller: Caller, burst: Burst, bars: Steps) -> list[str]:
+    advance = bars.count("instances running", len(burst.placed))
+    stuck = books.settle(caller, SETTLE_SECONDS_MAX)
     found = books.instances_of(caller, NAMESPACE)
     waiting = [uuid for uuid in burst.placed if uuid in found and found[uuid]["state"] != "running"]
-    progress.update(bar, completed=len(burst.placed) - len(waiting))
+    for _running in range(len(burst.placed) - len(waiting)):
+        advance()
     return stuck + [f"instance {uuid} is {found[uuid]['state']}, not running" for uuid in waiting]
 
 
@@ -233,9 +232,3 @@ def _bar(node: books.NodeBooks, dimension: str, unit: int) -> str:
     total = limit // unit
     filled = min(BAR_WIDTH, round(BAR_WIDTH * node.used[dimension] / limit)) if limit else 0
     return f"{'█' * filled}{'░' * (BAR_WIDTH - filled)} {used}/{total}"
-
-
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description:<26}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
-    )

@@ -15,10 +15,16 @@ from fleet.cli.caller import Unexpected, Unreachable
 from fleet.cli.control_plane import ControlPlane, Plan, default_state, free_port
 from fleet.cli.demo import SIMULATED, run_demo
 from fleet.cli.processes import StartFailed
+from fleet.cli.session import NEAR_KEY, URL_DEFAULT
 
 PORT: Final = 13000
 WATCH_SECONDS: Final = 0.5
 INTERRUPTED: Final = 130
+COMMANDS_TO_TRY: Final = (
+    "node list",
+    "instance create hello --cpus 2 --memory 4096 --disk 20 --wait",
+    "explain --cpus 60 --memory 4096",
+)
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="The control plane on this machine.")
 console = Console(highlight=False)
@@ -91,18 +97,14 @@ def _plan(folder: Path, port: int, database_url: str, redis_url: str, *, reset: 
 
 def _welcome(plane: ControlPlane) -> None:
     fleet = Path(sys.executable).with_name("fleet")
-    shown = f".venv/bin/{fleet.name}" if fleet == Path.cwd() / ".venv" / "bin" / "fleet" else str(fleet)
-    where = f"--url {plane.url} --admin-key-file {_short(plane.state / 'admin.key')}"
-    console.print(
-        f"\nThe web page:  [bold]{plane.url}/[/]   (the admin's key is in {_short(plane.state / 'admin.key')})"
-    )
+    key = plane.state / "admin.key"
+    # The command line finds the usual address and the usual key by itself.
+    usual = plane.url == URL_DEFAULT and key == NEAR_KEY.resolve()
+    where = "" if usual else f" --url {plane.url} --key-file {_short(key)}"
+    console.print(f"\nThe web page:  [bold]{plane.url}/[/]   (the admin's key is in {_short(key)})")
     console.print("Three commands to try, in another terminal:")
-    for words in (
-        "node list",
-        "instance create hello --cpus 2 --memory 4096 --disk 20 --wait",
-        "explain --cpus 200 --memory 4096",
-    ):
-        console.print(f"  {shown} {where} {words}", soft_wrap=True)
+    for words in COMMANDS_TO_TRY:
+        console.print(f"  {_short(fleet)}{where} {words}", soft_wrap=True)
     console.print("Ctrl-C stops everything; what was placed is kept.\n")
 
 

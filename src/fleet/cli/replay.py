@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fleet.cli import books, report
 from fleet.cli.caller import Caller, Session, Unexpected, Unreachable
@@ -29,10 +29,13 @@ from fleet.cli.openb import (
     read_nodes,
     read_tasks,
 )
+from fleet.cli.outcome import Misused
 from fleet.cli.processes import StartFailed
 from fleet.cli.replay_driver import Driver, Pace
 from fleet.cli.replay_samples import SamplePublisher
 from fleet.cli.replay_tally import Tally
+from fleet.cli.session import SYSTEM, find_key
+from fleet.cli.steps import steps
 
 SETTLE_SECONDS_MAX: Final = 120.0
 NAMESPACE: Final = "replay"
@@ -62,7 +65,12 @@ def replay_command(
     ],
     *,
     url: Annotated[str, typer.Option(help="A running service; without it the command starts its own")] = "",
-    admin_key_file: Annotated[Path | None, typer.Option(help="With --url: the file with the admin's key")] = None,
+    key_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--key-file", "--admin-key-file", help="With --url: the admin's key; else FLEET_KEY or FLEET_KEY_FILE"
+        ),
+    ] = None,
     database_url: Annotated[str, typer.Option(help="Its own service on this (empty) database, not on SQLite")] = "",
     redis_url: Annotated[str, typer.Option(help="Its own service on this Redis, not on a private one")] = "",
     speed: Annotated[
@@ -105,14 +113,14 @@ def replay_command(
             session = _session(
                 stack,
                 url=url,
-                key_file=admin_key_file,
+                key_file=key_file,
                 database_url=database_url,
                 redis_url=redis_url,
                 state=state,
                 console=console,
             )
             result = run(session, inputs, console, own=not url)
-    except BadTrace as fault:
+    except (BadTrace, Misused) as fault:
         _fail(console, str(fault), USAGE)
     except (Unreachable, StartFailed) as fault:
         _fail(console, str(fault), UNREACHABLE)
@@ -146,18 +154,12 @@ def run(session: Session, inputs: Inputs, console: Console, *, own: bool) -> rep
     tally = Tally()
     publisher = SamplePublisher(session, inputs.nodes, tally)
     driver = Driver(session, inputs.pace, tally)
-    with _progress(console) as progress:
-        bar = progress.add_task("registering nodes", total=len(inputs.nodes))
-        publisher.register_all(lambda: progress.advance(bar))
+    with steps(console) as bars:
+        publisher.register_all(bars.count("nodes registered", len(inputs.nodes)))
         with publisher:
-            bar = progress.add_task("arrivals and departures", total=len(inputs.events))
-            driver.drive(inputs.events, lambda: progress.advance(bar))
+            driver.drive(inputs.events, bars.count("arrivals and departures", len(inputs.events)))
             settling = time.monotonic()
-            bar = progress.add_task("operations left to finish", total=None)
-            stuck = books.settle(
-                caller, SETTLE_SECONDS_MAX, lambda left: progress.update(bar, total=max(left, 1), completed=0)
-            )
-            progress.update(bar, total=1, completed=1)
+            stuck = books.settle(caller, SETTLE_SECONDS_MAX, bars.left("operations to finish"))
             settle_s = time.monotonic() - settling
             driver.note_point(int(inputs.events[-1].at_s))
             proofs = _prove(caller, tally, inputs)
@@ -249,12 +251,7 @@ def _session(
     console: Console,
 ) -> Session:
     if url:
-        if key_file is None:
-            raise Unexpected("--url needs --admin-key-file: registering nodes is an admin's work")
-        try:
-            return Session(url.rstrip("/"), key_file.read_text().strip())
-        except OSError as error:
-            raise Unexpected(f"--admin-key-file {key_file} cannot be read: {error.strerror}") from error
+        return Session(url.rstrip("/"), find_key(SYSTEM, key_file, os.environ))
     folder = state or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-replay-")))
     plan = Plan(
         state=folder,
@@ -266,19 +263,6 @@ def _session(
     )
     plane = stack.enter_context(ControlPlane(plan, lambda text: console.print(f"  {text}", highlight=False)))
     return plane.session()
-
-
-@contextlib.contextmanager
-def _progress(console: Console) -> Iterator[Progress]:
-    with Progress(
-        TextColumn("{task.description:<26}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-    ) as progress:
-        yield progress
 
 
 def _interrupt(_number: int, _frame: object) -> None:
