@@ -190,9 +190,11 @@ class Rig:
         inbox.serve(self.node_ids)
         return inbox
 
-    def start(self, daemon: str, *arguments: str, faults: str = "") -> subprocess.Popen[bytes]:
-        """Start a real daemon process; `faults` as `FLEET_FAULTS` takes them."""
-        environment = {**os.environ, **self.environment}
+    def start(
+        self, daemon: str, *arguments: str, faults: str = "", more: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a real daemon process; `faults` as `FLEET_FAULTS` takes them, `more` for its environment."""
+        environment = {**os.environ, **self.environment, **(more or {})}
         if faults:
             environment |= {"FLEET_FAULTS": faults, "FLEET_FAULT_DIR": str(self.markers)}
         log = (self.folder / f"{daemon}-{len(self._processes)}.log").open("wb")

@@ -1,0 +1,162 @@
+"""Metrics are what the database says at the scrape: nothing of what is gone, the same from every process."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Iterator
+from decimal import Decimal
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from fleet.ledger import events, nodes, operations, passes, samples
+from fleet.ledger.cluster_config import load
+from fleet.ledger.database import Database, Sql
+from fleet.ledger.migrate import migrate
+from fleet.ledger.nodes import NodeIn
+from fleet.ledger.samples import SampleIn
+from fleet.model.errors import DatabaseUnavailable
+from fleet.model.lifecycle import OperationKind
+from fleet.services.gauges import COUNTED, Gauges
+from tests.faults.rig import METRICS
+
+UNLIMITED = Sql("UPDATE scheduler_node_capacity SET limit_cpus = NULL WHERE node_id = 1")
+DEMAND = Sql("UPDATE scheduler_node_capacity SET expected_demand = 1.2 WHERE node_id = 1")
+AGE_EVENTS = Sql("UPDATE events SET at = at - 3600000000")
+AGE_OPERATIONS = Sql(
+    "UPDATE operations SET created_at = created_at - 90000000, next_attempt_at = next_attempt_at - 60000000"
+)
+
+Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+@pytest.fixture
+def db(ledger_url: str) -> Iterator[Database]:
+    database = Database(ledger_url)
+    migrate(database)
+    for name in ("n1", "n2"):
+        nodes.register(database, NodeIn(name=name, declared={"backend": "simulated"}))
+    publish(database, "n1", "n2")
+    yield database
+    database.close()
+
+
+def publish(db: Database, *names: str, healthy: bool = True) -> None:
+    batch = [SampleIn(node_name=name, metrics=METRICS, age_seconds=Decimal(30), healthy=healthy) for name in names]
+    samples.publish(db, batch, load(db))
+
+
+def scrape(db: Database, gauges: Gauges | None = None) -> Series:
+    text = (gauges or Gauges(db)).render().decode()
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def of_node(series: Series, name: str) -> Series:
+    return {key: value for key, value in series.items() if ("node", name) in key[1]}
+
+
+def record(db: Database, message: str, times: int = 1) -> None:
+    for _ in range(times):
+        db.unit(lambda conn: events.record(conn, "instance", "i", message, {}))
+
+
+def test_a_node_shows_limit_use_demand_and_age_of_its_sample(db: Database) -> None:
+    db.unit(lambda conn: DEMAND.run(conn).rowcount)
+    found = scrape(db)
+    node = (("node", "n1"),)
+
+    assert found["scheduler_capacity_node_limit", (("dimension", "cpus"), *node)] == 96
+    assert found["scheduler_capacity_node_used", (("dimension", "memory_mb"), *node)] == 0
+    assert found["scheduler_capacity_node_expected_demand", node] == 1.2
+    assert 30 <= found["node_sample_age_seconds", node] < 60
+    assert found["node_resource_health", node] == 1
+    assert found["node_state", (*node, ("state", "active"))] == 1
+    assert found["scheduler_capacity_cluster_total", (("dimension", "cpus"),)] == 192
+
+
+def test_no_limit_is_infinite_and_not_zero(db: Database) -> None:
+    db.unit(lambda conn: UNLIMITED.run(conn).rowcount)
+
+    assert math.isinf(scrape(db)["scheduler_capacity_node_limit", (("dimension", "cpus"), ("node", "n1"))])
+
+
+def test_a_node_without_a_sample_has_no_capacity_series(db: Database) -> None:
+    nodes.register(db, NodeIn(name="new"))
+    names = {name for name, _ in of_node(scrape(db), "new")}
+
+    assert "node_state" in names
+    assert not {name for name in names if name.startswith("scheduler_capacity")}
+    assert "node_sample_age_seconds" not in names
+
+
+def test_b61_the_series_of_a_removed_node_are_gone_at_the_next_scrape(db: Database) -> None:
+    gauges = Gauges(db)
+    assert of_node(scrape(db, gauges), "n2")
+    samples.remove_node(db, "n2")
+
+    assert of_node(scrape(db, gauges), "n2") == {}
+    assert of_node(scrape(db, gauges), "n1")
+
+
+def test_b61_every_process_answers_the_same(db: Database) -> None:
+    one, other = Gauges(db), Gauges(db)
+    scrape(db, one)
+    record(db, "instance placed", 3)
+    db.unit(lambda conn: passes.record_ended(conn, {"duration_ms": 20}))
+    ages = {"node_sample_age_seconds", "scheduler_capacity_last_success_age_seconds"}
+
+    def steady(series: Series) -> Series:
+        return {key: value for key, value in series.items() if key[0] not in ages}
+
+    assert steady(scrape(db, one)) == steady(scrape(db, other))
+
+
+def test_a_node_in_error_is_unhealthy(db: Database) -> None:
+    publish(db, "n1", healthy=False)
+
+    assert scrape(db)["node_resource_health", (("node", "n1"),)] == 0
+
+
+@pytest.mark.parametrize("metric", sorted(COUNTED))
+def test_each_counter_counts_its_events_and_nothing_twice(db: Database, metric: str) -> None:
+    gauges = Gauges(db)
+    [message, *_] = COUNTED[metric][1]
+    before = scrape(db, gauges)[f"{metric}_total", ()]
+    record(db, message, 2)
+    assert scrape(db, gauges)[f"{metric}_total", ()] == before + 2
+    db.unit(lambda conn: AGE_EVENTS.run(conn).rowcount)
+    assert scrape(db, gauges)[f"{metric}_total", ()] == before + 2
+    record(db, message)
+
+    assert scrape(db, gauges)[f"{metric}_total", ()] == before + 3
+    assert scrape(db)[f"{metric}_total", ()] == before + 3
+
+
+def test_unfinished_operations_show_their_number_age_and_delay(db: Database) -> None:
+    for kind in (OperationKind.CREATE, OperationKind.CREATE, OperationKind.DELETE):
+        db.unit(lambda conn, kind=kind: operations.insert(conn, str(uuid.uuid4()), kind, "i", "ns", 1))  # type: ignore[misc]
+    db.unit(lambda conn: AGE_OPERATIONS.run(conn).rowcount)
+    found = scrape(db)
+
+    assert found["scheduler_operations", (("kind", "create"), ("state", "pending"))] == 2
+    assert found["scheduler_operations_oldest_pending_age_seconds", (("kind", "delete"),)] >= 90
+    assert found["scheduler_operations_overdue_seconds", (("kind", "create"),)] >= 60
+
+
+def test_the_last_pass_shows_when_it_was(db: Database) -> None:
+    assert not [name for name, _ in scrape(db) if name.startswith("scheduler_capacity_last_success")]
+    db.unit(lambda conn: passes.record_ended(conn, {"duration_ms": 20}))
+    found = scrape(db)
+
+    assert found["scheduler_capacity_last_duration_seconds", ()] == 0.02
+    assert 0 <= found["scheduler_capacity_last_success_age_seconds", ()] < 60
+
+
+def test_without_the_database_nothing_is_shown() -> None:
+    with pytest.raises(DatabaseUnavailable):
+        Gauges(Database("mysql+pymysql://root@127.0.0.1:1/nothing")).render()
