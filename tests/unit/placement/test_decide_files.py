@@ -61,7 +61,8 @@ def test_a_missing_file_is_named(files: Any) -> None:
 def test_the_argument_beats_the_request_and_the_request_the_configuration(files: Any) -> None:
     document = a_document(a_node(), config={"PLACEMENT_STRATEGY": "by-config"})
 
-    by_argument, _ = decide_files(*files(document, a_request(strategy="by-request")), strategy="by-argument")
+    paths = files(document, a_request(strategy="by-request"))
+    by_argument, _ = decide_files(paths[0], paths[1], strategy="by-argument")
     by_request, _ = decide_files(*files(document, a_request(strategy="by-request")))
     by_config, _ = decide_files(*files(document, a_request()))
 
@@ -76,8 +77,8 @@ def test_a_field_without_its_feature_is_not_supported(files: Any) -> None:
 
 
 def test_the_seed_decides_the_shuffle(files: Any) -> None:
-    paths = files(a_document(*[a_node(name=f"n{i}") for i in range(8)]), a_request())
+    snapshot, request = files(a_document(*[a_node(name=f"n{i}") for i in range(8)]), a_request())
 
-    first, again, other = (decide_files(*paths, seed=seed)[0]["ranked"] for seed in (1, 1, 2))
+    first, again, other = (decide_files(snapshot, request, seed)[0]["ranked"] for seed in (1, 1, 2))
 
     assert first == again != other

@@ -55,7 +55,7 @@ def two_nodes() -> Snapshot:
 
 
 def column(snapshot: Snapshot, name: str) -> list[int]:
-    return snapshot.frame.counter(name).tolist()
+    return [int(value) for value in snapshot.frame.counter(name)]
 
 
 def test_nodes_are_found_by_name_and_by_id() -> None:
