@@ -114,7 +114,7 @@ def run(arguments: Sequence[str]) -> int:
         # Whoever read us has seen enough (`fleet … | head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
-    except Exception as error:  # the last line of defence: a person gets a sentence
+    except Exception as error:  # noqa: BLE001  # the last line of defence: a person gets a sentence
         return _told(error, as_json=as_json)
     return DONE
 
