@@ -353,7 +353,8 @@ def _mariadb_arguments(url: URL) -> dict[str, Any]:
         "connect_timeout": CONNECT_TIMEOUT_SECONDS,
         "read_timeout": ANSWER_TIMEOUT_SECONDS,
         "write_timeout": ANSWER_TIMEOUT_SECONDS,
-        "client_flag": CLIENT.MULTI_STATEMENTS,
+        # FOUND_ROWS: rows matched are counted, not rows changed. SQLAlchemy's own flag is replaced by ours, not added to.
+        "client_flag": CLIENT.MULTI_STATEMENTS | CLIENT.FOUND_ROWS,
     }
     if local:
         # PyMySQL builds a TLS context for each connection, 18 ms of CPU, also where the server has no TLS.
