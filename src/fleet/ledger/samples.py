@@ -30,6 +30,9 @@ GOOD_PROBES_TO_RECOVER = 3
 
 FIND_NODE = Sql("SELECT id, name, state, scheduling, max_instances, good_probes FROM nodes WHERE name = :name")
 LOCK_ROW = Sql("SELECT * FROM scheduler_node_capacity WHERE node_id = :node_id {for_update}")
+LOCK_NODE = Sql(
+    "SELECT id, name, state, scheduling, max_instances, good_probes FROM nodes WHERE name = :name {for_update}"
+)
 INSERT_ROW = Sql("""
     INSERT INTO scheduler_node_capacity
         (node_id, limit_cpus, limit_memory_mb, limit_disk_gb, limit_instances, cpu_load_1, cpu_schedulable,
@@ -119,9 +122,8 @@ def _publish_batch(conn: Connection, batch: Sequence[SampleIn], config: ClusterC
 
 
 def _publish_one(conn: Connection, node: RowMapping, sample: SampleIn, config: ClusterConfig) -> totals.Change:
-    row = LOCK_ROW.run(conn, node_id=node["id"]).mappings().first()
-    # Read again under the lock: a cordon or a state change that was answered must not be undone by this publish.
-    node = FIND_NODE.run(conn, name=sample.node_name).mappings().one()
+    # Read again under the locks: a cordon or a state change that was answered must not be undone by this publish.
+    node, row = _locked(conn, node)
     state, good_probes = _next_state(NodeState(node["state"]), int(node["good_probes"]), sample.healthy)
     binds = _binds(node, sample, config, row)
     binds |= {"state": state, "good_probes": good_probes}
@@ -222,9 +224,7 @@ SET_ROW_SCHEDULING = Sql("""
 
 
 def _set_scheduling(conn: Connection, name: str, scheduling: str) -> None:
-    node = _existing(conn, name)
-    LOCK_ROW.run(conn, node_id=node["id"]).first()
-    node = _existing(conn, name)
+    node, _ = _locked(conn, _existing(conn, name))
     SET_ROW_SCHEDULING.run(conn, scheduling=scheduling, node_id=node["id"])
     SET_SCHEDULING.run(conn, scheduling=scheduling, node_id=node["id"])
     if node["scheduling"] != scheduling:
@@ -238,6 +238,21 @@ def _existing(conn: Connection, name: str) -> RowMapping:
         msg = f"no node is named {name!r}"
         raise NodeNotFound(msg)
     return node
+
+
+def _locked(conn: Connection, node: RowMapping) -> tuple[RowMapping, RowMapping | None]:
+    """Lock a node and return it as it stands under the locks: its ledger row first, then its own row.
+
+    A ledger row that does not exist cannot be locked: until its first sample, the node's own row stands in for it.
+    """
+    row = LOCK_ROW.run(conn, node_id=node["id"]).mappings().first()
+    locked = LOCK_NODE.run(conn, name=node["name"]).mappings().first()
+    if locked is None or locked["state"] == NodeState.DELETED:
+        msg = f"node {node['name']!r} was removed"
+        raise NodeNotFound(msg)
+    if row is None:
+        row = LOCK_ROW.run(conn, node_id=node["id"]).mappings().first()
+    return locked, row
 
 
 STALE = Sql("""
@@ -299,8 +314,7 @@ def remove_node(db: Database, name: str) -> None:
 
 
 def _remove(conn: Connection, name: str) -> None:
-    node = _existing(conn, name)
-    row = LOCK_ROW.run(conn, node_id=node["id"]).mappings().first()
+    node, row = _locked(conn, _existing(conn, name))
     held = [str(item.instance_uuid) for item in HELD.run(conn, node_id=node["id"])]
     if held:
         more = " and more" if len(held) > 5 else ""
