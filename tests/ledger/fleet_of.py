@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from fleet.ledger import admission, charges, nodes, release, samples
 from fleet.ledger.admission import Ask
-from fleet.ledger.database import Database, Sql
+from fleet.ledger.database import Batch, Database, Sql
 from fleet.ledger.verify import verify
 from fleet.model.admission import AdmissionOutcome, Admitted
 from fleet.model.cluster_config import ClusterConfig
@@ -118,14 +118,11 @@ def ask(node_id: int, *, cpus: int = 1, memory_mb: int = 1, disk_gb: int = 0, **
     return Ask(node_id=node_id, amounts=Amounts(cpus, memory_mb, disk_gb, 1), **{**defaults, **more})
 
 
-def write_instance(conn: Connection, wanted: Ask) -> None:
-    """The instance's row, as a create or a redirect writes it in the admission's transaction."""
-    if wanted.source is not None:
-        INSTANCE_MOVED.run(conn, uuid=wanted.instance_uuid, node_id=wanted.node_id)
-        return
+def new_instance(target: Connection | Batch, wanted: Ask) -> None:
+    """The instance's row, as a create writes it in the admission's transaction."""
     sizes = wanted.amounts
-    INSTANCE.run(
-        conn,
+    INSTANCE.into(
+        target,
         uuid=wanted.instance_uuid,
         namespace=wanted.namespace,
         cpus=sizes.cpus,
@@ -135,8 +132,16 @@ def write_instance(conn: Connection, wanted: Ask) -> None:
     )
 
 
+def moved_instance(conn: Connection, wanted: Ask) -> None:
+    """What a redirect changes of the instance's row."""
+    INSTANCE_MOVED.run(conn, uuid=wanted.instance_uuid, node_id=wanted.node_id)
+
+
 def admit(db: Database, wanted: Ask) -> AdmissionOutcome:
-    return admission.admit(db, wanted, rows=lambda conn: write_instance(conn, wanted))
+    """Admit as the product does: a create's new rows travel with the charge, a redirect changes rows that exist."""
+    if wanted.charges_payer:
+        return admission.admit(db, wanted, new_rows=lambda batch: new_instance(batch, wanted))
+    return admission.admit(db, wanted, rows=lambda conn: moved_instance(conn, wanted))
 
 
 def admitted(db: Database, wanted: Ask) -> str:

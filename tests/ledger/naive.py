@@ -63,7 +63,7 @@ def admit(db: Database, wanted: Ask, pause: Pause) -> AdmissionOutcome:
             node_id=wanted.node_id,
             namespace=wanted.namespace,
         )
-        fleet_of.write_instance(conn, wanted)
+        fleet_of.new_instance(conn, wanted)
         CLUSTER.run(conn, asked)
         return Admitted(wanted.node_id)
 
@@ -79,7 +79,7 @@ def move(db: Database, wanted: Ask, pause: Pause) -> AdmissionOutcome:
             pause()
             ADD.run(conn, {name: -amount for name, amount in asked.items()}, node_id=wanted.source)
             MOVE_CHARGE.run(conn, instance_uuid=wanted.instance_uuid, node_id=wanted.node_id)
-            fleet_of.write_instance(conn, wanted)
+            fleet_of.moved_instance(conn, wanted)
             conn.commit()
         except BaseException:
             conn.rollback()

@@ -1,0 +1,163 @@
+"""What runs in a soak: tenants that create, move, settle and delete, and a house that publishes, cordons and reconciles."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import cycle
+
+from fleet.ledger import leases
+from fleet.ledger.database import Database, Sql
+from fleet.ledger.reconcile import reconcile
+from fleet.ledger.release import Released
+from fleet.ledger.samples import set_scheduling
+from fleet.model.admission import Admitted
+from tests.ledger import fleet_of, racing
+from tests.ledger.racing import Attempt, Pause
+
+HELD_MAX = 12
+# One statement, so one moment: charges against limits, past every counter.
+OVER = Sql("""
+    SELECT c.node_id, c.limit_cpus, c.limit_memory_mb, SUM(ch.cpus) AS cpus, SUM(ch.memory_mb) AS memory_mb
+    FROM scheduler_node_capacity c JOIN charges ch ON ch.node_id = c.node_id GROUP BY c.node_id
+    HAVING SUM(ch.cpus) > c.limit_cpus OR SUM(ch.memory_mb) > c.limit_memory_mb OR SUM(ch.cpus) <> MAX(c.used_cpus)
+""")
+
+
+@dataclass(slots=True)
+class Acknowledged:
+    """What one tenant was told: the instances it holds, by node, those it deleted, and how much it did."""
+
+    held: dict[str, int] = field(default_factory=dict)
+    drafts: set[str] = field(default_factory=set)
+    deleted: set[str] = field(default_factory=set)
+    done: int = 0
+
+
+def tenant(
+    db: Database, pause: Pause, attempt: Attempt, seed: int, node_ids: Sequence[int], seconds: float
+) -> Acknowledged:
+    """Create, move, settle and delete at random until time is up."""
+    draw, mine = random.Random(seed), Acknowledged()
+    # The first create of all tenants is on one node at once.
+    _create(db, pause, attempt, draw, mine, node_ids[:1])
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        what = draw.choice(("create", "create", "create", "delete", "move", "settle"))
+        if what == "create" and len(mine.held) < HELD_MAX:
+            _create(db, pause, attempt, draw, mine, draw.sample(list(node_ids), len(node_ids)))
+        elif what == "delete" and mine.held:
+            _delete(db, draw, mine)
+        elif what == "move" and mine.drafts:
+            _move(db, pause, draw, mine, node_ids)
+        elif what == "settle" and mine.drafts:
+            instance = draw.choice(sorted(mine.drafts))
+            assert fleet_of.settle(db, instance)
+            mine.drafts.discard(instance)
+        mine.done += 1
+    return mine
+
+
+def _create(
+    db: Database, pause: Pause, attempt: Attempt, draw: random.Random, mine: Acknowledged, order: Sequence[int]
+) -> None:
+    cpus, memory_mb = draw.randint(1, 3), draw.choice((64, 128, 256))
+    wanted = [fleet_of.ask(node_id, cpus=cpus, memory_mb=memory_mb) for node_id in order]
+    for item in wanted:
+        outcome = racing.until_decided(db, pause, attempt, item)
+        if isinstance(outcome, Admitted):
+            mine.held[item.instance_uuid] = item.node_id
+            mine.drafts.add(item.instance_uuid)
+            return
+
+
+def _delete(db: Database, draw: random.Random, mine: Acknowledged) -> None:
+    instance = draw.choice(sorted(mine.held))
+    assert isinstance(fleet_of.delete(db, instance), Released)
+    del mine.held[instance]
+    mine.drafts.discard(instance)
+    mine.deleted.add(instance)
+
+
+def _move(db: Database, pause: Pause, draw: random.Random, mine: Acknowledged, node_ids: Sequence[int]) -> None:
+    instance = draw.choice(sorted(mine.drafts))
+    source = mine.held[instance]
+    target = draw.choice([node_id for node_id in node_ids if node_id != source])
+    held = fleet_of.rows(db, "SELECT cpus, memory_mb FROM charges WHERE instance_uuid = :uuid", uuid=instance)[0]
+    wanted = fleet_of.ask(target, cpus=held["cpus"], memory_mb=held["memory_mb"], instance_uuid=instance, source=source)
+    if isinstance(racing.until_decided(db, pause, racing.guarded, wanted), Admitted):
+        mine.held[instance] = target
+
+
+@dataclass(slots=True)
+class House:
+    """What the fleet's own processes saw while the tenants worked."""
+
+    passes: int = 0
+    looks: int = 0
+    corrections: list[str] = field(default_factory=list)
+    over: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def keeping(url: str, names: Sequence[str], sample: dict[str, int]) -> Iterator[House]:
+    """Publish, cordon, reconcile and watch, each in its own thread, until the block ends."""
+    house, stop = House(), threading.Event()
+    publishing, cordoned = cycle(names), cycle((*names, ""))
+
+    def publish(db: Database) -> None:
+        fleet_of.publish(db, next(publishing), **sample)
+
+    def cordon(db: Database) -> None:
+        name = next(cordoned)
+        if name:
+            set_scheduling(db, name, "cordoned")
+            stop.wait(0.05)
+            set_scheduling(db, name, "enabled")
+
+    def watch(db: Database) -> None:
+        with db.read() as conn:
+            house.over += [str(row) for row in OVER.run(conn)]
+        house.looks += 1
+
+    actors: list[Callable[[Database], None]] = [publish, cordon, watch, _reconciler(house)]
+    threads = [threading.Thread(target=_repeat, args=(url, actor, house, stop)) for actor in actors]
+    for thread in threads:
+        thread.start()
+    try:
+        yield house
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(30)
+
+
+def _reconciler(house: House) -> Callable[[Database], None]:
+    lease: list[leases.Lease] = []
+
+    def once(db: Database) -> None:
+        if not lease:
+            taken = leases.acquire(db, "reconciler", "soak", 120)
+            assert taken is not None
+            lease.append(taken)
+        report = reconcile(db, lease[0], fleet_of.PLAIN)
+        house.passes += 1
+        house.corrections += [str(item) for item in report.corrections]
+
+    return once
+
+
+def _repeat(url: str, actor: Callable[[Database], None], house: House, stop: threading.Event) -> None:
+    db = Database(url, pool_size=2)
+    try:
+        while not stop.wait(0.005):
+            actor(db)
+    except Exception as error:  # noqa: BLE001  # what reached the caller is the finding
+        house.errors.append(f"{getattr(actor, '__name__', actor)}: {type(error).__name__}: {error}")
+    finally:
+        db.close()

@@ -1,0 +1,214 @@
+"""Two transactions that meet, one step at a time: what each sees, who waits, who wins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from fleet.ledger import charges, nodes, release, samples
+from fleet.ledger.database import Database
+from fleet.model.admission import Admitted, Busy, Refused
+from fleet.model.errors import NodeNotFound
+from tests.ledger import fleet_of
+from tests.ledger.fleet_of import PLAIN, ask
+from tests.ledger.holding import Other, open_transaction
+
+
+def sample(name: str, **figures: Any) -> samples.SampleIn:
+    return samples.SampleIn(name, fleet_of.figures(**{"cpus": 8, "memory_mb": 8192, **figures}))
+
+
+def publishing(name: str, **figures: Any) -> Callable[[Connection], None]:
+    return lambda conn: samples._publish_batch(conn, [sample(name, **figures)], PLAIN)
+
+
+def test_an_answered_cordon_lets_no_admission_commit_after_it(maria: Database, mariadb_ledger_url: str) -> None:
+    node_id = fleet_of.node(maria, "n", cpus=8)
+    with open_transaction(maria) as conn:
+        samples._set_scheduling(conn, "n", "cordoned")
+        assert fleet_of.admit(maria, ask(node_id)) == Busy(node_id)
+
+    refused = fleet_of.admit(maria, ask(node_id))
+    assert isinstance(refused, Refused)
+    assert (refused.ineligible, refused.scheduling) == ("scheduling", "cordoned")
+
+
+def test_a_cordon_waits_for_the_admission_that_came_first(maria: Database, mariadb_ledger_url: str) -> None:
+    node_id = fleet_of.node(maria, "n", cpus=8)
+    wanted = ask(node_id)
+    with open_transaction(maria) as conn:
+        conn.exec_driver_sql(f"UPDATE scheduler_node_capacity SET used_cpus = used_cpus WHERE node_id = {node_id}")
+        other = Other(mariadb_ledger_url, lambda db: samples.set_scheduling(db, "n", "cordoned"))
+        other.stands(maria)
+        assert fleet_of.row(maria, node_id)["scheduling"] == "enabled"
+    other.result()
+
+    assert fleet_of.row(maria, node_id)["scheduling"] == "cordoned"
+    assert isinstance(fleet_of.admit(maria, wanted), Refused)
+
+
+def test_a_publish_that_waited_for_a_cordon_keeps_it(maria: Database, mariadb_ledger_url: str) -> None:
+    node_id = fleet_of.node(maria, "n", cpus=8)
+    with open_transaction(maria) as conn:
+        samples._set_scheduling(conn, "n", "cordoned")
+        other = Other(mariadb_ledger_url, lambda db: fleet_of.publish(db, "n", cpus=8))
+        other.stands(maria)
+    other.result()
+
+    assert fleet_of.row(maria, node_id)["scheduling"] == "cordoned"
+
+
+def test_a_cordon_during_the_first_publish_reaches_the_new_row(maria: Database, mariadb_ledger_url: str) -> None:
+    node_id = fleet_of.register(maria, "n")
+    with open_transaction(maria) as conn:
+        publishing("n")(conn)
+        other = Other(mariadb_ledger_url, lambda db: samples.set_scheduling(db, "n", "cordoned"))
+        other.stands(maria)
+    other.result()
+
+    assert fleet_of.row(maria, node_id)["scheduling"] == "cordoned"
+    fleet_of.assert_exact(maria)
+
+
+def test_the_first_publish_during_a_cordon_writes_it_into_the_new_row(maria: Database, mariadb_ledger_url: str) -> None:
+    node_id = fleet_of.register(maria, "n")
+    with open_transaction(maria) as conn:
+        samples._set_scheduling(conn, "n", "cordoned")
+        other = Other(mariadb_ledger_url, lambda db: db.unit(publishing("n")))
+        other.stands(maria)
+    other.result()
+
+    assert fleet_of.row(maria, node_id)["scheduling"] == "cordoned"
+
+
+def test_two_first_publishes_at_once_both_succeed(
+    maria: Database, mariadb_ledger_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node_id = fleet_of.register(maria, "n")
+    lock_node, others = samples.LOCK_NODE, []
+
+    class Overtaken:
+        """The other publish comes between the look for the ledger row, which is not there, and the lock."""
+
+        def run(self, conn: Connection, **binds: Any) -> Any:
+            monkeypatch.undo()
+            others.append(Other(mariadb_ledger_url, lambda db: fleet_of.publish(db, "n", cpus=9)))
+            others[0].stands(maria)
+            return lock_node.run(conn, **binds)
+
+    monkeypatch.setattr(samples, "LOCK_NODE", Overtaken())
+    fleet_of.publish(maria, "n", cpus=8)
+    others[0].result()
+
+    assert fleet_of.row(maria, node_id)["limit_cpus"] in {8, 9}
+    assert fleet_of.cluster(maria)["counted_nodes"] == 1
+    fleet_of.assert_exact(maria)
+
+
+@pytest.mark.parametrize("published_before", [True, False])
+def test_a_publish_that_waited_for_a_removal_does_not_bring_the_node_back(
+    maria: Database, mariadb_ledger_url: str, *, published_before: bool
+) -> None:
+    node_id = fleet_of.register(maria, "n")
+    if published_before:
+        fleet_of.publish(maria, "n", cpus=8)
+    with open_transaction(maria) as conn:
+        samples._remove(conn, "n")
+        other = Other(mariadb_ledger_url, lambda db: fleet_of.publish(db, "n", cpus=8))
+        other.stands(maria)
+    with pytest.raises(NodeNotFound):
+        other.result()
+
+    gone = nodes.get(maria, "n", deleted=True)
+    assert gone is not None
+    assert (str(gone.state), gone.row) == ("deleted", None)
+    assert isinstance(fleet_of.admit(maria, ask(node_id)), Refused)
+    fleet_of.assert_exact(maria)
+
+
+def test_a_removal_during_the_first_publish_takes_the_new_row_too(maria: Database, mariadb_ledger_url: str) -> None:
+    node_id = fleet_of.register(maria, "n")
+    with open_transaction(maria) as conn:
+        publishing("n")(conn)
+        other = Other(mariadb_ledger_url, lambda db: samples.remove_node(db, "n"))
+        other.stands(maria)
+    other.result()
+
+    gone = nodes.get(maria, "n", deleted=True)
+    assert gone is not None
+    assert (str(gone.state), gone.row) == ("deleted", None)
+    assert fleet_of.cluster(maria)["counted_nodes"] == 0
+    assert isinstance(fleet_of.admit(maria, ask(node_id)), Refused)
+
+
+def test_a_publish_while_a_charge_settles_leaves_pending_exact(maria: Database, mariadb_ledger_url: str) -> None:
+    node_id = fleet_of.node(maria, "n", cpus=8)
+    instance = fleet_of.admitted(maria, ask(node_id, memory_mb=512))
+    with open_transaction(maria) as conn:
+        assert charges.settle(conn, instance)
+        other = Other(mariadb_ledger_url, lambda db: fleet_of.publish(db, "n", cpus=8))
+        other.stands(maria)
+    other.result()
+
+    fleet_of.assert_exact(maria)
+    fleet_of.publish(maria, "n", cpus=8)
+    assert fleet_of.row(maria, node_id)["pending_memory_mb"] == 0
+    fleet_of.assert_exact(maria)
+
+
+def test_a_release_that_a_settle_and_a_publish_overtook_leaves_pending_exact(
+    maria: Database, mariadb_ledger_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node_id = fleet_of.node(maria, "n", cpus=8)
+    instance, stays = (fleet_of.admitted(maria, ask(node_id, memory_mb=512)) for _ in range(2))
+    lock_node = release._lock_node
+
+    def overtaken(conn: Connection, node: int) -> Any:
+        monkeypatch.undo()
+        fleet_of.settle(maria, instance)
+        fleet_of.publish(maria, "n", cpus=8)
+        return lock_node(conn, node)
+
+    monkeypatch.setattr(release, "_lock_node", overtaken)
+    fleet_of.delete(maria, instance)
+
+    assert set(fleet_of.charged_to(maria)) == {stays}
+    assert fleet_of.row(maria, node_id)["pending_memory_mb"] == 512
+    fleet_of.assert_exact(maria)
+
+
+def test_a_release_follows_a_charge_that_moves_away_under_it(maria: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = fleet_of.node(maria, cpus=8), fleet_of.node(maria, cpus=8)
+    instance = fleet_of.admitted(maria, ask(here))
+    lock_node = release._lock_node
+
+    def overtaken(conn: Connection, node: int) -> Any:
+        monkeypatch.undo()
+        moved = fleet_of.admit(maria, ask(there, instance_uuid=instance, source=here))
+        assert isinstance(moved, Admitted)
+        return lock_node(conn, node)
+
+    monkeypatch.setattr(release, "_lock_node", overtaken)
+    assert isinstance(fleet_of.delete(maria, instance), release.Released)
+
+    assert fleet_of.charged_to(maria) == {}
+    assert fleet_of.used(maria, here) == fleet_of.used(maria, there) == (0, 0, 0, 0)
+    fleet_of.assert_exact(maria)
+
+
+def test_a_release_while_the_charge_moves_leaves_one_of_two_ends(maria: Database, mariadb_ledger_url: str) -> None:
+    here, there = fleet_of.node(maria, cpus=8), fleet_of.node(maria, cpus=8)
+    instance = fleet_of.admitted(maria, ask(here))
+    with open_transaction(maria) as conn:
+        release.release_in(conn, instance, rows=lambda inner: fleet_of._deleted(inner, instance))
+        moving = ask(there, instance_uuid=instance, source=here)
+        other = Other(mariadb_ledger_url, lambda db: fleet_of.admit(db, moving))
+        other.stands(maria)
+
+    assert not isinstance(other.result(), Admitted)
+    assert fleet_of.charged_to(maria) == {}
+    assert fleet_of.used(maria, here) == fleet_of.used(maria, there) == (0, 0, 0, 0)
+    fleet_of.assert_exact(maria)

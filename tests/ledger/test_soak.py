@@ -1,0 +1,57 @@
+"""Everything at once on a real MariaDB: no counter ever drifts, nothing acknowledged is lost, no limit is passed."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleet.ledger.database import Database
+from fleet.ledger.verify import verify
+from tests.ledger import fleet_of, naive, racing, soaking
+from tests.ledger.racing import Answers, Attempt, Crew, Processes, Threads
+from tests.ledger.soaking import Acknowledged, House
+
+pytestmark = pytest.mark.slow
+
+SECONDS = 6.0
+SAMPLE = {"cpus": 20, "memory_mb": 4096}
+
+
+def soak(db: Database, url: str, crew: Crew, attempt: Attempt, seconds: float) -> tuple[Answers, House, list[str]]:
+    """Run all actors together; the list is what was found wrong."""
+    names = ["a", "b", "c"]
+    node_ids = [fleet_of.node(db, name, **SAMPLE) for name in names]
+    with soaking.keeping(url, names, SAMPLE) as house:
+        answers = crew.run(soaking.tenant, [(attempt, seed, node_ids, seconds) for seed in range(100, 100 + crew.size)])
+    checked = verify(db)
+    found = [*house.over, *house.corrections, *house.errors, *map(str, checked.differences)]
+    found += [answer for answer in answers if isinstance(answer, str)]
+    return answers, house, found + lost(db, answers)
+
+
+def lost(db: Database, answers: Answers) -> list[str]:
+    """Acknowledged things that the ledger does not hold, and the other way round."""
+    told: dict[str, int] = {}
+    for answer in answers:
+        if isinstance(answer, Acknowledged):
+            told |= answer.held
+    held = fleet_of.charged_to(db)
+    return [] if told == held else [f"told {len(told)}, held {len(held)}: {set(told.items()) ^ set(held.items())}"]
+
+
+@pytest.mark.parametrize("kind", [Threads, Processes])
+def test_a_soak_with_the_reconciler_in_a_tight_loop_ends_exact(
+    maria: Database, mariadb_ledger_url: str, kind: type[Threads | Processes]
+) -> None:
+    with kind(mariadb_ledger_url, 4) as crew:
+        answers, house, found = soak(maria, mariadb_ledger_url, crew, racing.guarded, SECONDS)
+
+    assert found == []
+    assert house.passes > 5
+    assert house.looks > 5
+    assert all(answer.done > 10 for answer in answers)
+
+
+def test_the_soak_catches_a_naive_admission(maria: Database, mariadb_ledger_url: str) -> None:
+    with Threads(mariadb_ledger_url, 4) as crew:
+        _, _, found = soak(maria, mariadb_ledger_url, crew, naive.admit, 1.0)
+    assert found != []
