@@ -79,6 +79,8 @@ def test_b36_daemons_wait_for_the_database_and_serve_when_it_is_there(
     ]
     heard_until(supervisor, "STATUS=waiting for the database\nWATCHDOG=1")
     own_mariadb.start()
+    # This process's own idle connections went with the server.
+    rig.db.close()
 
     assert "READY=1" in heard_until(supervisor, "READY=1")
     rig.wait_for_state(created.uuid, InstanceState.RUNNING, seconds=60)
@@ -105,6 +107,7 @@ def test_a_reconciler_that_loses_the_database_goes_on_when_it_is_back(rig: Rig, 
     own_mariadb.kill()
     wait_until(lambda: "task.postponed" in rig.logs(), seconds=30, what="the outage is noticed")
     own_mariadb.start()
+    rig.db.close()
     rig.start_worker()
 
     rig.wait_for_state(created.uuid, InstanceState.RUNNING, seconds=60)

@@ -1,0 +1,277 @@
+"""An sf-api that is killed at any step of a create or a delete: the work is done once, or nothing of it stands."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection
+
+from fleet import bootstrap
+from fleet.config import load_settings
+from fleet.ledger import cluster_config, instances, operations
+from fleet.ledger.database import Sql
+from fleet.model.lifecycle import InstanceState, OperationKind, OperationState
+from fleet.model.request import InstanceRequest
+from fleet.services.create import Created, create_instance
+from fleet.services.idempotency import RetryKey
+from fleet.services.place import Refusal
+from tests.faults.rig import Rig
+from tests.faults.soak import LOST, Api, Soak, assert_books_are_true, assert_only_honest_answers, wait_until_all_is_done
+from tests.ledger import fleet_of
+from tests.ledger.holding import LOOK_SECONDS, open_transaction
+from tests.servers import wait_until
+
+KILLS = 50
+KEY = "the-first-try"
+
+# Everything that a create may leave behind: rows by table, and what the counters say.
+TRACES = Sql("""
+    SELECT (SELECT COUNT(*) FROM instances) AS instances, (SELECT COUNT(*) FROM charges) AS charges,
+        (SELECT COUNT(*) FROM operations) AS operations, (SELECT COUNT(*) FROM idempotency_keys) AS idempotency_keys,
+        (SELECT COUNT(*) FROM decisions WHERE outcome = 'placed') AS placed,
+        (SELECT SUM(used_cpus + used_memory_mb + used_instances + pending_memory_mb) FROM scheduler_node_capacity)
+            AS used,
+        (SELECT SUM(expected_demand) FROM scheduler_node_capacity) AS demand,
+        (SELECT unclaimed_used_cpus + unclaimed_used_memory_mb FROM cluster_capacity) AS unclaimed,
+        (SELECT COALESCE(SUM(used_cpus + used_memory_mb), 0) FROM namespace_claims) AS claimed
+""")
+OPEN_TRANSACTIONS = Sql("""
+    SELECT COUNT(*) FROM information_schema.innodb_trx t
+    JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id WHERE p.db = DATABASE()
+""")
+HOLD_CLUSTER = Sql("UPDATE cluster_capacity SET updated_at = updated_at WHERE id = 1")
+HOLD_NODES = Sql("SELECT node_id FROM scheduler_node_capacity {for_update}")
+
+
+@pytest.fixture
+def rig(tmp_path: Path, mariadb_url: str, redis_url: str) -> Iterator[Rig]:
+    made = Rig(tmp_path, mariadb_url, redis_url)
+    yield made
+    made.close()
+
+
+def traces(rig: Rig) -> dict[str, object]:
+    with rig.db.read() as conn:
+        return dict(TRACES.run(conn).mappings().one())
+
+
+def wait_until_no_transaction_is_open(rig: Rig) -> None:
+    def none_is_open() -> bool:
+        with rig.db.read() as conn:
+            return int(OPEN_TRANSACTIONS.run(conn).scalar_one()) == 0
+
+    wait_until(none_is_open, seconds=20, every=LOOK_SECONDS, what="no transaction is left open on the server")
+
+
+def assert_made_once(rig: Rig, uuid: str) -> None:
+    assert [view.uuid for view in instances.listing(rig.db, None, 10)] == [uuid]
+    assert_books_are_true(rig, {uuid}, set())
+
+
+def test_a_create_whose_api_is_killed_before_the_wake_up_is_swept_up_and_made_once(rig: Rig) -> None:
+    point = "api_after_commit_before_wake"
+    dying = Api(rig, faults=f"{point}:kill")
+    assert dying.client().create("i", key=KEY).status == LOST
+    rig.wait_for_kill(dying.process, point)
+    [instance] = instances.listing(rig.db, None, 10)
+    assert (instance.state, len(rig.charges(instance.uuid))) == (InstanceState.CREATING, 1)
+    assert rig.wake_ups.waiting(instance.node_id or 0) == 0
+
+    client = Api(rig).client()
+    early = client.create("i", key=KEY)
+    rig.start("reconciler")
+    rig.start_worker()
+    rig.wait_for_state(instance.uuid, InstanceState.RUNNING)
+    wait_until_all_is_done(rig)
+    late = client.create("i", key=KEY)
+
+    assert (early.status, early.body["uuid"], early.body["node"]) == (201, instance.uuid, instance.node)
+    assert (late.status, late.body) == (201, early.body)
+    assert rig.operation(early.body["operation_id"]).state is OperationState.DONE
+    assert_made_once(rig, instance.uuid)
+
+
+def test_a_delete_whose_api_is_killed_before_the_wake_up_is_swept_up_and_done(rig: Rig) -> None:
+    point = "api_after_delete_commit_before_wake"
+    created = rig.create()
+    rig.carry_out(created.operation_id)
+    dying = Api(rig, faults=f"{point}:kill")
+    assert dying.client().delete(created.uuid).status == LOST
+    rig.wait_for_kill(dying.process, point)
+    assert rig.instance(created.uuid).state is InstanceState.DELETING
+    assert len(rig.charges(created.uuid)) == 1
+
+    client = Api(rig).client()
+    repeated = client.delete(created.uuid)
+    rig.start("reconciler")
+    rig.start_worker()
+    rig.wait_for_state(created.uuid, InstanceState.DELETED)
+    wait_until_all_is_done(rig)
+
+    [accepted] = [o for o in operations.listing(rig.db, 10, instance=created.uuid) if o.kind is OperationKind.DELETE]
+    assert (repeated.status, repeated.body["operation_id"]) == (202, accepted.uuid)
+    assert client.delete(created.uuid).status == 404
+    assert_books_are_true(rig, {created.uuid}, {created.uuid})
+
+
+@pytest.mark.parametrize("point", ["api_before_decide", "place_after_decide", "api_after_node_guard_before_commit"])
+def test_a_create_whose_api_is_killed_before_the_commit_leaves_nothing(rig: Rig, point: str) -> None:
+    before = traces(rig)
+    dying = Api(rig, faults=f"{point}:kill")
+    assert dying.client().create("i", key=KEY).status == LOST
+    rig.wait_for_kill(dying.process, point)
+    assert traces(rig) == before
+    wait_until_no_transaction_is_open(rig)
+
+    client = Api(rig).client()
+    answer = client.create("i", key=KEY)
+    assert answer.status == 201, answer
+    rig.carry_out(answer.body["operation_id"])
+    assert_made_once(rig, answer.body["uuid"])
+
+
+def test_a_delete_whose_api_is_killed_before_the_commit_has_not_begun(rig: Rig) -> None:
+    point = "api_before_delete_commit"
+    created = rig.create()
+    rig.carry_out(created.operation_id)
+    before = traces(rig)
+    dying = Api(rig, faults=f"{point}:kill")
+    assert dying.client().delete(created.uuid).status == LOST
+    rig.wait_for_kill(dying.process, point)
+    assert (traces(rig), rig.instance(created.uuid).state) == (before, InstanceState.RUNNING)
+    wait_until_no_transaction_is_open(rig)
+
+    answer = Api(rig).client().delete(created.uuid)
+    assert answer.status == 202, answer
+    rig.carry_out(answer.body["operation_id"])
+    assert_books_are_true(rig, {created.uuid}, {created.uuid})
+
+
+def create_in_a_process_that_dies(rig: Rig, request: InstanceRequest, number: int) -> int:
+    """Fork, create, and return how the child ended. It opens everything anew, as an API worker does."""
+    faults = {
+        "FLEET_FAULTS": "api_after_node_guard_before_commit:kill",
+        "FLEET_FAULT_DIR": str(rig.markers),
+    }
+    pid = os.fork()
+    if pid == 0:
+        try:
+            context = bootstrap.build(load_settings(rig.folder / "config", rig.environment), faults, pool_size=2)
+            create_instance(context, "system", request, RetryKey(namespace="system", key=f"k{number}", digest="d"))
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+@pytest.mark.slow
+def test_b10_refused_and_killed_half_way_fifty_times_each_the_namespace_can_still_use_its_full_limit(rig: Rig) -> None:
+    cluster_config.store(rig.db, "CLAIM_ENFORCEMENT", "hard")
+    rig.context.configuration.forget()
+    fleet_of.claim(rig.db, "system", cpus=3, memory_mb=100_000, disk_gb=100_000)
+    small = InstanceRequest.model_validate({"name": "i", "cpus": 1, "memory_mb": 64, "disk_gb": 1})
+    too_big = InstanceRequest.model_validate({"name": "i", "cpus": 4, "memory_mb": 64, "disk_gb": 1})
+    before = traces(rig)
+
+    for number in range(KILLS):
+        refused = create_instance(rig.context, "system", too_big)
+        assert isinstance(refused, Refusal)
+        assert refused.code == "claim_exceeded"
+        marker = rig.markers / "api_after_node_guard_before_commit"
+        assert create_in_a_process_that_dies(rig, small, number) == -signal.SIGKILL
+        marker.unlink()
+    wait_until_no_transaction_is_open(rig)
+
+    assert traces(rig) == before
+    made = [create_instance(rig.context, "system", small) for _ in range(4)]
+    assert [isinstance(item, Created) for item in made] == [True, True, True, False]
+    assert rig.differences() == []
+
+
+def test_b13_no_request_leaves_a_transaction_open_and_each_sees_what_others_committed(rig: Rig) -> None:
+    client = Api(rig).client()
+    node = rig.described[0].name
+    created = client.create("i", key=KEY)
+    for answer, status in (
+        (created, 201),
+        (client.create("i", key=KEY), 201),
+        (client.create("j", key=KEY), 422),
+        (client.create("j", cpus=10_000), 507),
+        (client.create("j", cpus=0), 400),
+        (client.call("GET", "/instances"), 200),
+        (client.call("GET", f"/nodes/{node}"), 200),
+        (client.call("GET", f"/instances/{KEY}"), 400),
+        (client.delete(created.body["uuid"]), 202),
+        (client.delete(created.body["uuid"]), 202),
+    ):
+        assert answer.status == status, answer
+        wait_until_no_transaction_is_open(rig)
+
+    for load in (1.5, 2.5, 3.5):
+        rig.db.unit(lambda conn, load=load: set_load(conn, load))  # type: ignore[misc]
+        seen = client.call("GET", f"/nodes/{node}").body
+        assert str(load) in str(seen), seen
+
+
+def set_load(conn: Connection, load: float) -> None:
+    Sql("UPDATE scheduler_node_capacity SET cpu_load_1 = :load").run(conn, load=load)
+
+
+def test_b17_a_lock_held_too_long_in_the_middle_of_a_create_leaves_no_half_of_it(rig: Rig) -> None:
+    client = Api(rig).client()
+    before = traces(rig)
+    with open_transaction(rig.db) as conn:
+        HOLD_CLUSTER.run(conn)
+        answer = client.create("i", key=KEY)
+        assert (answer.status, answer.code, answer.retry_after) == (503, "database_unavailable", "1"), answer
+        assert traces(rig) == before
+        with open_transaction(rig.db) as other:
+            assert len(HOLD_NODES.run(other).all()) == len(rig.described)
+
+    made = client.create("i", key=KEY)
+    assert made.status == 201, made
+    rig.carry_out(made.body["operation_id"])
+    assert_made_once(rig, made.body["uuid"])
+
+
+def test_b17_all_nodes_locked_is_busy_and_neither_full_nor_a_failure(rig: Rig) -> None:
+    client = Api(rig).client()
+    before = traces(rig)
+    with open_transaction(rig.db) as conn:
+        HOLD_NODES.run(conn)
+        answer = client.create("i", key=KEY)
+    assert (answer.status, answer.code, answer.retry_after) == (503, "placement_busy", "1"), answer
+    assert traces(rig) == before
+    assert client.create("i", key=KEY).status == 201
+
+
+@pytest.mark.slow
+def test_workers_of_the_api_killed_in_a_soak_are_replaced_and_nothing_is_lost(rig: Rig) -> None:
+    rig.start("resources", "--simulated", str(rig.described_file))
+    rig.start("reconciler")
+    rig.start_worker()
+    api = Api(rig, workers=2)
+    with Soak(api) as soak:
+        soak.goes_on()
+        for _ in range(2):
+            before = api.worker_pids()
+            for pid in before:
+                os.kill(pid, signal.SIGKILL)
+            wait_until(
+                lambda before=before: len(api.worker_pids() - before) == 2,  # type: ignore[misc]
+                seconds=60,
+                what=f"both workers are replaced\n{rig.logs()}",
+            )
+            soak.goes_on()
+
+    assert soak.count(LOST) > 0
+    assert_only_honest_answers(soak, lost=True)
+    assert api.process.poll() is None
+    wait_until_all_is_done(rig)
+    assert_books_are_true(
+        rig, set().union(*(told.created for told in soak.told)), set().union(*(told.deleted for told in soak.told))
+    )
