@@ -236,3 +236,27 @@ def test_row_by_row_ends_where_reading_everything_ends(document: dict[str, Any],
     assert np.array_equal(snapshot.frame.ledger, whole.frame.ledger)
     assert np.array_equal(snapshot.frame.sample.matrix, whole.frame.sample.matrix)
     assert set(differing) <= set(snapshot.rows_changed_since(version).tolist())
+
+
+NEEDED = (
+    "is_hypervisor",
+    "cpu_max_per_instance",
+    "cpu_total_instance_vcpus",
+    "memory_total_instance_actual",
+    "memory_available",
+    "disk_free_gb",
+)
+
+
+@LAWS
+@given(document=documents(), request=requests(), seed=SEEDS, figure=st.sampled_from(NEEDED))
+def test_a_figure_that_goes_missing_never_makes_room(
+    document: dict[str, Any], request: PlacementRequest, seed: int, figure: str
+) -> None:
+    known = decide(request, Snapshot.from_json(document), seed)
+    for node in document["nodes"]:
+        node["metrics"].pop(figure, None)
+
+    unknown = decide(request, Snapshot.from_json(document), seed)
+
+    assert set(unknown.ranked) <= set(known.ranked)

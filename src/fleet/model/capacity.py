@@ -56,16 +56,25 @@ def at_least_zero(amount: T) -> T:
     return positive
 
 
+def offered_threads(threads: T, reservation_threads: int) -> T:
+    """Return `max(1, threads - reservation)`. Columns."""
+    return at_least_zero(threads - reservation_threads - 1) + 1
+
+
+def kept_memory_mb(wanted_mb: int, total_mb: T) -> T:
+    """Return `min(wanted, total / 2)`: a reservation leaves at least half of the machine. Columns."""
+    return wanted_mb - at_least_zero(wanted_mb - total_mb // 2)
+
+
 def cpu_schedulable(threads: int, reservation_threads: int) -> Clamped:
     """Return `max(1, threads - reservation)`: hardware threads offered to instances."""
-    wanted = threads - reservation_threads
-    return Clamped(max(1, wanted), clamped=wanted < 1)
+    return Clamped(offered_threads(threads, reservation_threads), clamped=threads - reservation_threads < 1)
 
 
 def memory_reserved_mb(reservation_gb: Decimal, total_mb: int) -> Clamped:
     """Return `min(floor(GB * 1024), total / 2)` MiB: memory kept for the host."""
     wanted = floored_product(1024, reservation_gb)
-    return Clamped(min(wanted, total_mb // 2), clamped=wanted > total_mb // 2)
+    return Clamped(kept_memory_mb(wanted, total_mb), clamped=wanted > total_mb // 2)
 
 
 def limit_cpus(schedulable: int, ratio: Decimal | None, foreign_vcpus: int) -> int | None:

@@ -21,9 +21,11 @@ from fleet.model.capacity import (
     Measured,
     Ratios,
     floored_product,
+    kept_memory_mb,
     ledger_headroom,
     measured_headroom,
     node_limits,
+    offered_threads,
     over_demand_target,
     to_milli,
 )
@@ -109,7 +111,7 @@ class Sample:
         """`cpu_schedulable` for nodes whose sample lacks it: from `cpu_threads`, else from `cpu_max`."""
         threads = np.where(self.column("cpu_threads") > 0, self.column("cpu_threads"), self.column("cpu_max"))
         reserved = self.config.node_cpu_reservation_threads
-        return np.where(threads > 0, np.maximum(1, threads - reserved), UNKNOWN)
+        return np.where(threads > 0, offered_threads(threads, reserved), UNKNOWN)
 
     @cached_property
     def reserved_from_fallback(self) -> Mask:
@@ -121,7 +123,7 @@ class Sample:
         """Memory kept for the host, MiB: as published, else from configuration, at most half of the machine."""
         wanted = floored_product(1024, self.config.node_ram_reservation_gb)
         total = self.column("memory_max")
-        fallback = np.where(total == UNKNOWN, wanted, np.minimum(wanted, total // 2))
+        fallback = np.where(total == UNKNOWN, wanted, kept_memory_mb(wanted, total))
         return np.where(self.reserved_from_fallback, fallback, self.column("memory_reserved_mb"))
 
     @cached_property

@@ -182,6 +182,12 @@ def test_an_older_sample_is_judged_by_the_fallbacks_and_flagged() -> None:
     assert stages["sufficient_free_disk"]["flagged"] == {"disk_reservation_gb_from_fallback": ["n1"]}
 
 
+def test_the_fallback_leaves_a_small_machine_one_thread() -> None:
+    small = snapshot_of(a_node(cpu_threads=2, without=["cpu_schedulable", *BARE]))
+
+    assert counters(small, "limit_cpus") == [3]
+
+
 def test_threads_are_asked_before_the_maximum_of_libvirt() -> None:
     by_maximum = snapshot_of(a_node(cpu_max=8, without=["cpu_schedulable", "cpu_threads", *BARE]))
 

@@ -91,6 +91,13 @@ def test_more_than_every_limit_is_permanent_and_names_the_largest() -> None:
     assert "200001 MiB of memory exceed the largest limit, 200000 (n2)" in decision.summary
 
 
+def test_one_node_that_could_hold_it_when_empty_makes_a_refusal_transient() -> None:
+    small, full = a_node(name="n1", limit_cpus=2, used_cpus=0), a_node(name="n2", used_cpus=42)
+
+    assert decision_on(small, full, cpus=4).transient
+    assert not decision_on(small, cpus=4).transient
+
+
 def test_amounts_that_no_single_node_could_hold_are_permanent() -> None:
     small, wide = a_node(name="n1", limit_cpus=4), a_node(name="n2", limit_memory_mb=4096)
 

@@ -113,6 +113,14 @@ def test_null_is_unlimited_for_a_limit_and_unknown_for_a_figure() -> None:
     assert found == [UNLIMITED, UNKNOWN, UNKNOWN, UNKNOWN]
 
 
+def test_a_node_may_leave_the_totals() -> None:
+    snapshot = two_nodes()
+
+    snapshot.update_counters([a_row(12, counted=False)])
+
+    assert column(snapshot, "counted") == [1, 0]
+
+
 def test_a_state_from_a_newer_version_is_no_candidate() -> None:
     snapshot = two_nodes()
 
