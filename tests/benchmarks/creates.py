@@ -7,14 +7,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psutil
+
 from tests.benchmarks import bare_transaction
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.load import Load, drive, median_of
-from tests.benchmarks.stage import Stage, token_of, worker_rss_mb
+from tests.benchmarks.stage import ProcessorTime, Stage, serving, token_of, worker_rss_mb
 from tests.servers import free_port, wait_until
 
 CLIENTS = 16
 STOP_SECONDS_MAX = 10
+WARM_SECONDS = 1.5
 Pace = tuple[int, float]
 """Rounds, and seconds of each."""
 
@@ -25,8 +28,10 @@ def floors(stage: Stage, pace: Pace) -> tuple[list[Figure], float]:
     transactions = max(
         bare_transaction.transactions_per_second(stage.server, clients=CLIENTS, seconds=seconds) for _ in range(rounds)
     )
-    with _bare_program(stage) as port:
-        http = median_of([drive(port, "-", clients=CLIENTS, seconds=seconds) for _ in range(rounds)])
+    with _bare_program(stage) as (port, processes):
+        spent = ProcessorTime([*processes, psutil.Process(stage.server.pid)])
+        measured = [drive(port, "-", clients=CLIENTS, seconds=seconds, warm_s=0.0) for _ in range(rounds)]
+        http, cost = median_of(measured), spent.ms_of_each(measured)
         alone = drive(port, "-", clients=1, seconds=seconds)
     where = f"{stage.nodes:,} nodes"
     return [
@@ -34,6 +39,7 @@ def floors(stage: Stage, pace: Pace) -> tuple[list[Figure], float]:
         Figure(
             name=f"floor: bare HTTP, {where}, {CLIENTS} clients", value=http.per_second, unit="/s", detail=str(http)
         ),
+        Figure(name=f"floor: bare HTTP, {where}, processor time of a create", value=cost, unit="ms"),
         Figure(name=f"floor: bare HTTP, {where}, one client, p50", value=alone.percentile_ms(50), unit="ms"),
     ], http.per_second
 
@@ -44,11 +50,16 @@ def many_clients(stage: Stage, pace: Pace, *, workers: bool, bars: tuple[float |
     least, bare = bars
     with stage.service(workers=workers, reconciler=workers) as plane:
         token = token_of(plane.session())
-        measured = [drive(plane.plan.port, token, clients=CLIENTS, seconds=seconds) for _ in range(rounds)]
+        # Both workers have their view of the fleet before anything counts.
+        drive(plane.plan.port, token, clients=CLIENTS, seconds=WARM_SECONDS)
+        spent = ProcessorTime([*serving(plane), psutil.Process(stage.server.pid)])
+        measured = [drive(plane.plan.port, token, clients=CLIENTS, seconds=seconds, warm_s=0.0) for _ in range(rounds)]
+        cost = spent.ms_of_each(measured)
     load = median_of(measured)
     name = f"creates, {stage.nodes:,} nodes, {CLIENTS} clients{', workers on' if workers else ''}"
     found = [
-        Figure(name=name, value=load.per_second, unit="/s", at_least=least, detail=str(load), rounds=_rates(measured))
+        Figure(name=name, value=load.per_second, unit="/s", at_least=least, detail=str(load), rounds=_rates(measured)),
+        Figure(name=f"{name}: processor time of a create", value=cost, unit="ms", detail="API workers and database"),
     ]
     if bare is not None:
         share = load.per_second / bare
@@ -61,9 +72,8 @@ def one_client(stage: Stage, pace: Pace, below_ms: float) -> list[Figure]:
     rounds, seconds = pace
     with stage.service() as plane:
         token = token_of(plane.session())
+        drive(plane.plan.port, token, clients=CLIENTS, seconds=WARM_SECONDS)
         measured = [drive(plane.plan.port, token, clients=1, seconds=seconds) for _ in range(rounds)]
-        # Both workers must have served before their memory says anything.
-        drive(plane.plan.port, token, clients=CLIENTS, seconds=1.0)
         memory = worker_rss_mb(plane)
     load = median_of(measured)
     name = f"create, {stage.nodes:,} nodes, one client, p50"
@@ -90,7 +100,7 @@ def _rates(measured: list[Load]) -> list[float]:
 
 
 @contextmanager
-def _bare_program(stage: Stage) -> Iterator[int]:
+def _bare_program(stage: Stage) -> Iterator[tuple[int, list[psutil.Process]]]:
     database, port = stage.server.create_database(), free_port()
     bare_transaction.prepare(stage.server, database)
     command = [sys.executable, "-m", "tests.benchmarks.bare_http"]
@@ -104,7 +114,7 @@ def _bare_program(stage: Stage) -> Iterator[int]:
         )
     try:
         wait_until(lambda: "serving" in log.read_text(), seconds=20, what=f"the bare HTTP program serves: {log}")
-        yield port
+        yield port, psutil.Process(program.pid).children(recursive=True)
     finally:
         program.terminate()
         program.wait(STOP_SECONDS_MAX)

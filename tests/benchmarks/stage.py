@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from fleet.ledger.database import Database
 from fleet.ledger.migrate import migrate
 from fleet.ledger.nodes import NodeIn
 from fleet.ledger.samples import SampleIn
+from tests.benchmarks.load import Load
 from tests.servers import MariaDBServer
 
 # A buffer pool that holds everything, as a production server has; the rest is the tests' server.
@@ -120,8 +121,29 @@ def token_of(session: Session) -> str:
         caller.close()
 
 
+def serving(plane: ControlPlane) -> list[psutil.Process]:
+    """The API's processes that answer requests."""
+    api = psutil.Process(plane.processes.pids["sf-api"])
+    found: list[psutil.Process] = api.children(recursive=True)
+    return found or [api]
+
+
 def worker_rss_mb(plane: ControlPlane) -> float:
     """The largest resident set of the API's processes that serve, in MB."""
-    api = psutil.Process(plane.processes.pids["sf-api"])
-    served = api.children(recursive=True) or [api]
-    return max(process.memory_info().rss for process in served) / 1_000_000
+    return max(float(process.memory_info().rss) for process in serving(plane)) / 1_000_000
+
+
+class ProcessorTime:
+    """What some processes use of the processor from now on: it says the same on a busy machine as on a quiet one."""
+
+    def __init__(self, processes: Sequence[psutil.Process]) -> None:
+        self._processes = processes
+        self._before = self._used()
+
+    def ms_of_each(self, loads: Sequence[Load]) -> float:
+        """Milliseconds for each create of all the rounds since the start."""
+        creates = sum(len(load.times) for load in loads)
+        return (self._used() - self._before) * 1000 / creates if creates else float("nan")
+
+    def _used(self) -> float:
+        return sum(float(times.user + times.system) for times in (one.cpu_times() for one in self._processes))
