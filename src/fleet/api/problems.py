@@ -14,6 +14,7 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 
 from fleet.model.errors import FleetError, RequestInProgress
 from fleet.telemetry import get_logger
@@ -125,14 +126,27 @@ async def on_validation_error(_request: Request, error: Exception) -> Response:
     return invalid([_finding(item) for item in error.errors()])
 
 
-async def on_http_error(_request: Request, error: Exception) -> Response:
+async def on_http_error(request: Request, error: Exception) -> Response:
     """Answer what the framework itself refuses: unknown paths, methods, unreadable bodies."""
     assert isinstance(error, HTTPException)
     if isinstance(error, BodyProblem):
         return problem(error.code, f"{error.errors[0]['field']}: {error.detail}", errors=error.errors)
     code = _BY_STATUS.get(error.status_code, "invalid_request" if error.status_code < 500 else "internal_error")
     details = {"not_found": "no such path", "method_not_allowed": "this path does not know that method"}
-    return problem(code, details.get(code, str(error.detail)), headers=error.headers)
+    headers = dict(error.headers or {})
+    if code == "method_not_allowed":
+        headers["Allow"] = ", ".join(_methods(request))
+    return problem(code, details.get(code, str(error.detail)), headers=headers)
+
+
+def _methods(request: Request) -> list[str]:
+    """The methods that any route knows for the path; the framework looks at the first route only."""
+    known: set[str] = set()
+    for candidate in ("GET", "HEAD", "POST", "PUT", "DELETE"):
+        scope = {**request.scope, "method": candidate}
+        if any(route.matches(scope)[0] is Match.FULL for route in request.app.router.routes):
+            known.add(candidate)
+    return sorted(known)
 
 
 def _finding(item: Mapping[str, Any]) -> dict[str, str]:

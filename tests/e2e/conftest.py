@@ -1,0 +1,38 @@
+"""One running API a backend for all tests of the outside; each test makes its own namespaces and nodes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.e2e.served import As, Served
+from tests.servers import fresh_database
+
+
+@pytest.fixture(scope="package", params=["sqlite", "mariadb"])
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """`sf-api`, its own processes, once on each database."""
+    folder = tmp_path_factory.mktemp("served")
+    redis_url = request.getfixturevalue("redis_server").url()
+    if request.param == "sqlite":
+        with Served(folder, f"sqlite:///{folder / 'ledger.db'}", redis_url) as running:
+            yield running
+        return
+    mariadb = request.getfixturevalue("mariadb")
+    with fresh_database(mariadb) as url, Served(folder, url, redis_url) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def admin(served: Served) -> Iterator[As]:
+    """The admin."""
+    with served.admin() as caller:
+        yield caller
+
+
+@pytest.fixture
+def new_name() -> Callable[[str], str]:
+    """Names that no other test uses."""
+    return lambda prefix: f"{prefix}-{uuid.uuid4().hex[:8]}"
