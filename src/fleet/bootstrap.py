@@ -17,6 +17,7 @@ import fleet
 from fleet.config import Settings
 from fleet.ledger.database import Database
 from fleet.placement.draws import SEED_MAX
+from fleet.placement.stage import all_stages, all_strategies
 from fleet.queue.connection import connect
 from fleet.queue.jobs import WakeUp, WakeUps
 from fleet.services.configuration import Configuration
@@ -42,6 +43,9 @@ def with_parts(
     settings: Settings, database: Database, wake: Callable[[WakeUp], None], environ: Mapping[str, str]
 ) -> Context:
     """Return a context around a given database and wake-up: what tests use."""
+    # A stage or strategy file that is not whole stops the start, by name, and not the first request.
+    all_stages()
+    all_strategies()
     draws = random.SystemRandom()
     configuration = Configuration(database, time.monotonic)
     return Context(

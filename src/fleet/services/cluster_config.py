@@ -6,6 +6,7 @@ from fleet.ledger import cluster_config
 from fleet.ledger.cluster_config import ConfigEntry
 from fleet.ledger.database import Database
 from fleet.model.cluster_config import cluster_key, parse_cluster_value
+from fleet.placement.stage import strategy_named
 from fleet.services.supported import refuse_unsupported_setting
 
 
@@ -29,7 +30,12 @@ def put(db: Database, key: str, value: str) -> ConfigEntry:
 
     Raises:
         ConfigError: no such key, or a value that is not acceptable.
+        InvalidRequest: a strategy that nobody knows.
         NotSupported: the value turns on a feature that is not there yet.
     """
-    refuse_unsupported_setting(cluster_key(key).name, parse_cluster_value(key, value))
+    name, parsed = cluster_key(key).name, parse_cluster_value(key, value)
+    refuse_unsupported_setting(name, parsed)
+    if name == "PLACEMENT_STRATEGY":
+        # The table checks the form; only the strategies themselves know their names.
+        strategy_named(str(parsed), name)
     return cluster_config.store(db, key, value)
