@@ -7,15 +7,16 @@ can say which of them a caller should never have seen.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import psutil
 
@@ -102,7 +103,9 @@ class Client:
 class Api:
     """A real sf-api of a rig, on a port of its own, and how to call it."""
 
-    def __init__(self, rig: Rig, *, workers: int = 1, database_url: str = "", wait: bool = True, faults: str = "") -> None:
+    def __init__(
+        self, rig: Rig, *, workers: int = 1, database_url: str = "", wait: bool = True, faults: str = ""
+    ) -> None:
         self.rig = rig
         self.port = free_port()
         key_file = rig.folder / "admin.key"
@@ -118,15 +121,17 @@ class Api:
         rig.environment["FLEET_DATABASE_URL"] = own_url
         self._key_file = key_file
         self._token = ""
+        self._clients: list[Client] = []
         if wait:
             self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
         """Return once it serves with its ledger."""
-        wait_until(
+        wait_for(
+            self.rig,
             lambda: self.process.poll() is not None or self.status("/readyz") == 200,
             seconds=START_SECONDS_MAX,
-            what=f"sf-api is ready\n{self.rig.logs()}",
+            what="sf-api is ready",
         )
         assert self.process.poll() is None, self.rig.logs()
 
@@ -151,11 +156,27 @@ class Api:
             login.close()
             assert answer.status == 200, answer
             self._token = answer.body["token"]
-        return Client(self.port, self._token)
+        self._clients.append(Client(self.port, self._token))
+        return self._clients[-1]
+
+    def close(self) -> None:
+        """Close the callers' connections; the process is the rig's."""
+        for client in self._clients:
+            client.close()
 
     def worker_pids(self) -> set[int]:
         """The processes that serve, without their parent."""
         return {child.pid for child in psutil.Process(self.process.pid).children()}
+
+
+StartApi = Callable[..., Api]
+
+
+@contextlib.contextmanager
+def apis_of(rig: Rig) -> Iterator[StartApi]:
+    """Start as many as needed, with `Api`'s options; their callers' connections are closed at the end."""
+    with contextlib.ExitStack() as stack:
+        yield lambda **options: stack.enter_context(contextlib.closing(Api(rig, **options)))
 
 
 @dataclass(slots=True)
@@ -173,6 +194,7 @@ class Soak:
     """Callers that create and delete at random, from `with` to its end."""
 
     def __init__(self, api: Api, *, callers: int = 6, seed: int = 1, pause_seconds: float = 0.03) -> None:
+        self._api = api
         self._stop = threading.Event()
         self._pause_seconds = pause_seconds
         self.told = [Told() for _ in range(callers)]
@@ -181,7 +203,7 @@ class Soak:
             for number, told in enumerate(self.told)
         ]
 
-    def __enter__(self) -> Soak:
+    def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
         return self
@@ -204,9 +226,10 @@ class Soak:
     def goes_on(self, *, more: int = 20, seconds: float = 60) -> None:
         """Wait until that many further creates were acknowledged."""
         before = self.count(201)
-        wait_until(
-            lambda: self.count(201) >= before + more, seconds=seconds, what=f"work goes on; {self.summary()}"
-        )
+        try:
+            wait_until(lambda: self.count(201) >= before + more, seconds=seconds, what="work goes on")
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}; {self.summary()}\n{self._api.rig.logs()}") from None
 
     def summary(self) -> str:
         """Answers by status and code, and the slowest."""
@@ -255,6 +278,14 @@ class Soak:
         told.unanswered.append(uuid)
 
 
+def wait_for(rig: Rig, done: Callable[[], bool], *, seconds: float, what: str) -> None:
+    """Poll until it is so; who waits in vain is shown what the processes said."""
+    try:
+        wait_until(done, seconds=seconds, what=what)
+    except TimeoutError as error:
+        raise TimeoutError(f"{error}\n{rig.logs()}") from None
+
+
 def wait_until_all_is_done(rig: Rig) -> None:
     """Wait until no accepted operation is left."""
 
@@ -262,7 +293,7 @@ def wait_until_all_is_done(rig: Rig) -> None:
         with rig.db.read() as conn:
             return int(UNFINISHED.run(conn).scalar_one()) == 0
 
-    wait_until(done, seconds=DRAIN_SECONDS_MAX, what=f"all accepted operations end\n{rig.logs()}")
+    wait_for(rig, done, seconds=DRAIN_SECONDS_MAX, what="all accepted operations end")
 
 
 def assert_books_are_true(rig: Rig, created: set[str], deleted: set[str]) -> None:

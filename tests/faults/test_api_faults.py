@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection
 
 from fleet import bootstrap
 from fleet.config import load_settings
@@ -20,10 +20,19 @@ from fleet.services.create import Created, create_instance
 from fleet.services.idempotency import RetryKey
 from fleet.services.place import Refusal
 from tests.faults.rig import Rig
-from tests.faults.soak import LOST, Api, Soak, assert_books_are_true, assert_only_honest_answers, wait_until_all_is_done
+from tests.faults.soak import (
+    LOST,
+    Api,
+    Soak,
+    StartApi,
+    apis_of,
+    assert_books_are_true,
+    assert_only_honest_answers,
+    wait_for,
+    wait_until_all_is_done,
+)
 from tests.ledger import fleet_of
 from tests.ledger.holding import LOOK_SECONDS, open_transaction
-from tests.servers import wait_until
 
 KILLS = 50
 KEY = "the-first-try"
@@ -43,6 +52,7 @@ OPEN_TRANSACTIONS = Sql("""
     SELECT COUNT(*) FROM information_schema.innodb_trx t
     JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id WHERE p.db = DATABASE()
 """)
+LIMIT = Sql("UPDATE scheduler_node_capacity SET limit_memory_mb = :memory_mb")
 HOLD_CLUSTER = Sql("UPDATE cluster_capacity SET updated_at = updated_at WHERE id = 1")
 HOLD_NODES = Sql("SELECT node_id FROM scheduler_node_capacity {for_update}")
 
@@ -54,6 +64,12 @@ def rig(tmp_path: Path, mariadb_url: str, redis_url: str) -> Iterator[Rig]:
     made.close()
 
 
+@pytest.fixture
+def start_api(rig: Rig) -> Iterator[StartApi]:
+    with apis_of(rig) as start:
+        yield start
+
+
 def traces(rig: Rig) -> dict[str, object]:
     with rig.db.read() as conn:
         return dict(TRACES.run(conn).mappings().one())
@@ -61,10 +77,11 @@ def traces(rig: Rig) -> dict[str, object]:
 
 def wait_until_no_transaction_is_open(rig: Rig) -> None:
     def none_is_open() -> bool:
+        time.sleep(LOOK_SECONDS)
         with rig.db.read() as conn:
             return int(OPEN_TRANSACTIONS.run(conn).scalar_one()) == 0
 
-    wait_until(none_is_open, seconds=20, every=LOOK_SECONDS, what="no transaction is left open on the server")
+    wait_for(rig, none_is_open, seconds=20, what="no transaction is left open on the server")
 
 
 def assert_made_once(rig: Rig, uuid: str) -> None:
@@ -72,16 +89,18 @@ def assert_made_once(rig: Rig, uuid: str) -> None:
     assert_books_are_true(rig, {uuid}, set())
 
 
-def test_a_create_whose_api_is_killed_before_the_wake_up_is_swept_up_and_made_once(rig: Rig) -> None:
+def test_a_create_whose_api_is_killed_before_the_wake_up_is_swept_up_and_made_once(
+    rig: Rig, start_api: StartApi
+) -> None:
     point = "api_after_commit_before_wake"
-    dying = Api(rig, faults=f"{point}:kill")
+    dying = start_api(faults=f"{point}:kill")
     assert dying.client().create("i", key=KEY).status == LOST
     rig.wait_for_kill(dying.process, point)
     [instance] = instances.listing(rig.db, None, 10)
     assert (instance.state, len(rig.charges(instance.uuid))) == (InstanceState.CREATING, 1)
     assert rig.wake_ups.waiting(instance.node_id or 0) == 0
 
-    client = Api(rig).client()
+    client = start_api().client()
     early = client.create("i", key=KEY)
     rig.start("reconciler")
     rig.start_worker()
@@ -95,17 +114,17 @@ def test_a_create_whose_api_is_killed_before_the_wake_up_is_swept_up_and_made_on
     assert_made_once(rig, instance.uuid)
 
 
-def test_a_delete_whose_api_is_killed_before_the_wake_up_is_swept_up_and_done(rig: Rig) -> None:
+def test_a_delete_whose_api_is_killed_before_the_wake_up_is_swept_up_and_done(rig: Rig, start_api: StartApi) -> None:
     point = "api_after_delete_commit_before_wake"
     created = rig.create()
     rig.carry_out(created.operation_id)
-    dying = Api(rig, faults=f"{point}:kill")
+    dying = start_api(faults=f"{point}:kill")
     assert dying.client().delete(created.uuid).status == LOST
     rig.wait_for_kill(dying.process, point)
     assert rig.instance(created.uuid).state is InstanceState.DELETING
     assert len(rig.charges(created.uuid)) == 1
 
-    client = Api(rig).client()
+    client = start_api().client()
     repeated = client.delete(created.uuid)
     rig.start("reconciler")
     rig.start_worker()
@@ -119,33 +138,35 @@ def test_a_delete_whose_api_is_killed_before_the_wake_up_is_swept_up_and_done(ri
 
 
 @pytest.mark.parametrize("point", ["api_before_decide", "place_after_decide", "api_after_node_guard_before_commit"])
-def test_a_create_whose_api_is_killed_before_the_commit_leaves_nothing(rig: Rig, point: str) -> None:
+def test_a_create_whose_api_is_killed_before_the_commit_leaves_nothing(
+    rig: Rig, start_api: StartApi, point: str
+) -> None:
     before = traces(rig)
-    dying = Api(rig, faults=f"{point}:kill")
+    dying = start_api(faults=f"{point}:kill")
     assert dying.client().create("i", key=KEY).status == LOST
     rig.wait_for_kill(dying.process, point)
     assert traces(rig) == before
     wait_until_no_transaction_is_open(rig)
 
-    client = Api(rig).client()
+    client = start_api().client()
     answer = client.create("i", key=KEY)
     assert answer.status == 201, answer
     rig.carry_out(answer.body["operation_id"])
     assert_made_once(rig, answer.body["uuid"])
 
 
-def test_a_delete_whose_api_is_killed_before_the_commit_has_not_begun(rig: Rig) -> None:
+def test_a_delete_whose_api_is_killed_before_the_commit_has_not_begun(rig: Rig, start_api: StartApi) -> None:
     point = "api_before_delete_commit"
     created = rig.create()
     rig.carry_out(created.operation_id)
     before = traces(rig)
-    dying = Api(rig, faults=f"{point}:kill")
+    dying = start_api(faults=f"{point}:kill")
     assert dying.client().delete(created.uuid).status == LOST
     rig.wait_for_kill(dying.process, point)
     assert (traces(rig), rig.instance(created.uuid).state) == (before, InstanceState.RUNNING)
     wait_until_no_transaction_is_open(rig)
 
-    answer = Api(rig).client().delete(created.uuid)
+    answer = start_api().client().delete(created.uuid)
     assert answer.status == 202, answer
     rig.carry_out(answer.body["operation_id"])
     assert_books_are_true(rig, {created.uuid}, {created.uuid})
@@ -172,7 +193,7 @@ def create_in_a_process_that_dies(rig: Rig, request: InstanceRequest, number: in
 def test_b10_refused_and_killed_half_way_fifty_times_each_the_namespace_can_still_use_its_full_limit(rig: Rig) -> None:
     cluster_config.store(rig.db, "CLAIM_ENFORCEMENT", "hard")
     rig.context.configuration.forget()
-    fleet_of.claim(rig.db, "system", cpus=3, memory_mb=100_000, disk_gb=100_000)
+    fleet_of.claim(rig.db, limit=(3, 10_000, 1_000), namespace="system")
     small = InstanceRequest.model_validate({"name": "i", "cpus": 1, "memory_mb": 64, "disk_gb": 1})
     too_big = InstanceRequest.model_validate({"name": "i", "cpus": 4, "memory_mb": 64, "disk_gb": 1})
     before = traces(rig)
@@ -192,8 +213,10 @@ def test_b10_refused_and_killed_half_way_fifty_times_each_the_namespace_can_stil
     assert rig.differences() == []
 
 
-def test_b13_no_request_leaves_a_transaction_open_and_each_sees_what_others_committed(rig: Rig) -> None:
-    client = Api(rig).client()
+def test_b13_no_request_leaves_a_transaction_open_and_each_sees_what_others_committed(
+    rig: Rig, start_api: StartApi
+) -> None:
+    client = start_api().client()
     node = rig.described[0].name
     created = client.create("i", key=KEY)
     for answer, status in (
@@ -211,18 +234,14 @@ def test_b13_no_request_leaves_a_transaction_open_and_each_sees_what_others_comm
         assert answer.status == status, answer
         wait_until_no_transaction_is_open(rig)
 
-    for load in (1.5, 2.5, 3.5):
-        rig.db.unit(lambda conn, load=load: set_load(conn, load))  # type: ignore[misc]
-        seen = client.call("GET", f"/nodes/{node}").body
-        assert str(load) in str(seen), seen
+    for memory_mb in (50_001, 50_002, 50_003):
+        with open_transaction(rig.db) as conn:
+            LIMIT.run(conn, memory_mb=memory_mb)
+        assert str(memory_mb) in str(client.call("GET", f"/nodes/{node}").body)
 
 
-def set_load(conn: Connection, load: float) -> None:
-    Sql("UPDATE scheduler_node_capacity SET cpu_load_1 = :load").run(conn, load=load)
-
-
-def test_b17_a_lock_held_too_long_in_the_middle_of_a_create_leaves_no_half_of_it(rig: Rig) -> None:
-    client = Api(rig).client()
+def test_b17_a_lock_held_too_long_in_the_middle_of_a_create_leaves_no_half_of_it(rig: Rig, start_api: StartApi) -> None:
+    client = start_api().client()
     before = traces(rig)
     with open_transaction(rig.db) as conn:
         HOLD_CLUSTER.run(conn)
@@ -238,8 +257,8 @@ def test_b17_a_lock_held_too_long_in_the_middle_of_a_create_leaves_no_half_of_it
     assert_made_once(rig, made.body["uuid"])
 
 
-def test_b17_all_nodes_locked_is_busy_and_neither_full_nor_a_failure(rig: Rig) -> None:
-    client = Api(rig).client()
+def test_b17_all_nodes_locked_is_busy_and_neither_full_nor_a_failure(rig: Rig, start_api: StartApi) -> None:
+    client = start_api().client()
     before = traces(rig)
     with open_transaction(rig.db) as conn:
         HOLD_NODES.run(conn)
@@ -250,23 +269,17 @@ def test_b17_all_nodes_locked_is_busy_and_neither_full_nor_a_failure(rig: Rig) -
 
 
 @pytest.mark.slow
-def test_workers_of_the_api_killed_in_a_soak_are_replaced_and_nothing_is_lost(rig: Rig) -> None:
+def test_workers_of_the_api_killed_in_a_soak_are_replaced_and_nothing_is_lost(rig: Rig, start_api: StartApi) -> None:
     rig.start("resources", "--simulated", str(rig.described_file))
     rig.start("reconciler")
     rig.start_worker()
-    api = Api(rig, workers=2)
+    api = start_api(workers=2)
     with Soak(api) as soak:
         soak.goes_on()
-        for _ in range(2):
-            before = api.worker_pids()
-            for pid in before:
-                os.kill(pid, signal.SIGKILL)
-            wait_until(
-                lambda before=before: len(api.worker_pids() - before) == 2,  # type: ignore[misc]
-                seconds=60,
-                what=f"both workers are replaced\n{rig.logs()}",
-            )
-            soak.goes_on()
+        kill_all_workers(rig, api)
+        soak.goes_on()
+        kill_all_workers(rig, api)
+        soak.goes_on()
 
     assert soak.count(LOST) > 0
     assert_only_honest_answers(soak, lost=True)
@@ -275,3 +288,10 @@ def test_workers_of_the_api_killed_in_a_soak_are_replaced_and_nothing_is_lost(ri
     assert_books_are_true(
         rig, set().union(*(told.created for told in soak.told)), set().union(*(told.deleted for told in soak.told))
     )
+
+
+def kill_all_workers(rig: Rig, api: Api) -> None:
+    before = api.worker_pids()
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    wait_for(rig, lambda: len(api.worker_pids() - before) == 2, seconds=60, what="both workers are replaced")

@@ -54,10 +54,12 @@ def _replayed(answer: Mapping[str, Any]) -> Created | Refusal:
 
 
 def _create(ctx: Context, namespace: str, request: InstanceRequest, keyed: Keyed | None) -> Created | Refusal:
+    ctx.fault("api_before_decide")
     uuid, operation_id = ctx.new_uuid(), ctx.new_uuid()
     body = request.model_dump(mode="json", exclude_defaults=True)
 
     def new_rows(batch: Batch, node_id: int, node: str, row: decisions.DecisionRow) -> None:
+        ctx.fault("api_after_node_guard_before_commit")
         instances.insert(batch, uuid, namespace, request, body=body, node_id=node_id, decision_id=row.id)
         operations.insert(batch, operation_id, OperationKind.CREATE, uuid, namespace, node_id)
         decisions.insert(batch, row)

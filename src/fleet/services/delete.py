@@ -45,6 +45,7 @@ def delete_instance(ctx: Context, uuid: str, namespace: str | None) -> Deleting:
         assert row.node_id is not None, "an instance that is not deleted has a node"
         operations.insert(conn, operation_id, OperationKind.DELETE, uuid, row.namespace, row.node_id)
         events.record(conn, "instance", uuid, "instance delete requested", {"operation": operation_id})
+        ctx.fault("api_before_delete_commit")
         return operation_id, row.node_id
 
     started = ctx.database.unit(work)

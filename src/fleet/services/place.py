@@ -119,6 +119,7 @@ class _Attempts:
     def run(self) -> Placed | Refusal:
         """Walk until placed, proven full, or out of time."""
         view, decision = self._decide(None)
+        self._ctx.fault("place_after_decide")
         for attempt in range(ATTEMPTS_MAX):
             if decision.outcome == "refused":
                 return self._refuse_by_decision(view, decision)
