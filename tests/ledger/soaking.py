@@ -1,4 +1,4 @@
-"""What runs in a soak: tenants that create, move, settle and delete, and a house that publishes, cordons and reconciles."""
+"""What runs in a soak: tenants that create, move, settle and delete; a house that publishes, cordons and reconciles."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle
+from typing import Any
 
-from fleet.ledger import leases
+from fleet.ledger import leases, moves
+from fleet.ledger.admission import Ask
 from fleet.ledger.database import Database, Sql
 from fleet.ledger.reconcile import reconcile
 from fleet.ledger.release import Released
@@ -20,6 +22,9 @@ from tests.ledger import fleet_of, racing
 from tests.ledger.racing import Attempt, Pause
 
 HELD_MAX = 12
+CLAIMED = "claimed"
+"""The namespace that holds a claim: tenants with an even seed belong to it."""
+
 # One statement, so one moment: charges against limits, past every counter.
 OVER = Sql("""
     SELECT c.node_id, c.limit_cpus, c.limit_memory_mb, SUM(ch.cpus) AS cpus, SUM(ch.memory_mb) AS memory_mb
@@ -32,6 +37,7 @@ OVER = Sql("""
 class Acknowledged:
     """What one tenant was told: the instances it holds, by node, those it deleted, and how much it did."""
 
+    namespace: str = fleet_of.NAMESPACE
     held: dict[str, int] = field(default_factory=dict)
     drafts: set[str] = field(default_factory=set)
     deleted: set[str] = field(default_factory=set)
@@ -42,12 +48,12 @@ def tenant(
     db: Database, pause: Pause, attempt: Attempt, seed: int, node_ids: Sequence[int], seconds: float
 ) -> Acknowledged:
     """Create, move, settle and delete at random until time is up."""
-    draw, mine = random.Random(seed), Acknowledged()
+    draw, mine = random.Random(seed), Acknowledged(fleet_of.NAMESPACE if seed % 2 else CLAIMED)
     # The first create of all tenants is on one node at once.
     _create(db, pause, attempt, draw, mine, node_ids[:1])
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        what = draw.choice(("create", "create", "create", "delete", "move", "settle"))
+        what = draw.choice(("create", "create", "create", "delete", "move", "settle", "migrate"))
         if what == "create" and len(mine.held) < HELD_MAX:
             _create(db, pause, attempt, draw, mine, draw.sample(list(node_ids), len(node_ids)))
         elif what == "delete" and mine.held:
@@ -58,6 +64,8 @@ def tenant(
             instance = draw.choice(sorted(mine.drafts))
             assert fleet_of.settle(db, instance)
             mine.drafts.discard(instance)
+        elif what == "migrate" and set(mine.held) - mine.drafts:
+            _migrate(db, draw, mine, node_ids)
         mine.done += 1
     return mine
 
@@ -66,7 +74,7 @@ def _create(
     db: Database, pause: Pause, attempt: Attempt, draw: random.Random, mine: Acknowledged, order: Sequence[int]
 ) -> None:
     cpus, memory_mb = draw.randint(1, 3), draw.choice((64, 128, 256))
-    wanted = [fleet_of.ask(node_id, cpus=cpus, memory_mb=memory_mb) for node_id in order]
+    wanted = [fleet_of.ask(node_id, cpus=cpus, memory_mb=memory_mb, namespace=mine.namespace) for node_id in order]
     for item in wanted:
         outcome = racing.until_decided(db, pause, attempt, item)
         if isinstance(outcome, Admitted):
@@ -87,10 +95,35 @@ def _move(db: Database, pause: Pause, draw: random.Random, mine: Acknowledged, n
     instance = draw.choice(sorted(mine.drafts))
     source = mine.held[instance]
     target = draw.choice([node_id for node_id in node_ids if node_id != source])
-    held = fleet_of.rows(db, "SELECT cpus, memory_mb FROM charges WHERE instance_uuid = :uuid", uuid=instance)[0]
-    wanted = fleet_of.ask(target, cpus=held["cpus"], memory_mb=held["memory_mb"], instance_uuid=instance, source=source)
+    wanted = _elsewhere(db, mine, instance, target, source=source)
     if isinstance(racing.until_decided(db, pause, racing.guarded, wanted), Admitted):
         mine.held[instance] = target
+
+
+def _migrate(db: Database, draw: random.Random, mine: Acknowledged, node_ids: Sequence[int]) -> None:
+    """A move of a settled instance: both nodes are charged until it settles, or is given up."""
+    instance = draw.choice(sorted(set(mine.held) - mine.drafts))
+    target = draw.choice([node_id for node_id in node_ids if node_id != mine.held[instance]])
+    wanted = _elsewhere(db, mine, instance, target, incoming=True)
+    if not isinstance(moves.begin(db, wanted), Admitted):
+        return
+    if draw.random() < 0.3:
+        assert moves.abort(db, instance, "given up")
+        return
+    assert moves.settle(db, instance, rows=lambda conn: fleet_of.moved_instance(conn, wanted))
+    mine.held[instance] = target
+
+
+def _elsewhere(db: Database, mine: Acknowledged, instance: str, target: int, **how: Any) -> Ask:
+    held = fleet_of.rows(db, "SELECT cpus, memory_mb FROM charges WHERE instance_uuid = :uuid", uuid=instance)[0]
+    return fleet_of.ask(
+        target,
+        cpus=held["cpus"],
+        memory_mb=held["memory_mb"],
+        instance_uuid=instance,
+        namespace=mine.namespace,
+        **how,
+    )
 
 
 @dataclass(slots=True)
@@ -105,7 +138,7 @@ class House:
 
 
 @contextmanager
-def keeping(url: str, names: Sequence[str], sample: dict[str, int]) -> Iterator[House]:
+def keeping(url: str, names: Sequence[str], sample: dict[str, Any]) -> Iterator[House]:
     """Publish, cordon, reconcile and watch, each in its own thread, until the block ends."""
     house, stop = House(), threading.Event()
     publishing, cordoned = cycle(names), cycle((*names, ""))

@@ -21,7 +21,7 @@ OF_NODE = Sql("SELECT * FROM charges WHERE node_id = :node_id ORDER BY id LIMIT 
 def settle(conn: Connection, instance_uuid: str) -> bool:
     """Turn the instance's draft into a settled charge; False when it is settled already or there is none.
 
-    Under its node's lock, like every publish: else a sample could be counted without a charge that is stamped before it.
+    Under its node's lock, like every publish: else a sample could be counted without a charge stamped before it.
     """
     for node_id in sorted({charge.node_id for charge in charges_of(conn, instance_uuid)}):
         LOCK_NODE.run(conn, node_id=node_id).first()

@@ -353,7 +353,7 @@ def _mariadb_arguments(url: URL) -> dict[str, Any]:
         "connect_timeout": CONNECT_TIMEOUT_SECONDS,
         "read_timeout": ANSWER_TIMEOUT_SECONDS,
         "write_timeout": ANSWER_TIMEOUT_SECONDS,
-        # FOUND_ROWS: rows matched are counted, not rows changed. SQLAlchemy's own flag is replaced by ours, not added to.
+        # FOUND_ROWS counts rows matched, not rows changed; SQLAlchemy's own flag is replaced by this one, not added to.
         "client_flag": CLIENT.MULTI_STATEMENTS | CLIENT.FOUND_ROWS,
     }
     if local:
