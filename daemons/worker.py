@@ -74,6 +74,9 @@ def serve(settings: Settings, life: Life) -> int:
             sys.stderr.flush()
             # A thread that hangs would hold the interpreter's orderly end for ever.
             os._exit(BROKEN)
+        if worker.busy:
+            # Left to their leases, which nobody extends any more; waiting for the threads has no bound.
+            os._exit(DONE)
     return DONE
 
 

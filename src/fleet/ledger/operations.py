@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from fleet.ledger import events, instances
 from fleet.ledger.database import Batch, Database, Sql
 from fleet.model.errors import Conflict, NotFound
-from fleet.model.lifecycle import OperationKind, OperationState
+from fleet.model.lifecycle import InstanceState, OperationKind, OperationState
 
 MICROSECONDS: Final = 1_000_000
 ERROR_CHARACTERS_MAX: Final = 2000
@@ -282,7 +283,7 @@ def retry(db: Database, uuid: str) -> OperationView:
 
 
 def cancel(db: Database, uuid: str, reason: str = "cancelled by an operator") -> OperationView:
-    """End an operation that no worker holds.
+    """End an operation that no worker holds. The instance of a create ends in error and keeps its charge until deleted.
 
     Raises:
         NotFound: no such operation.
@@ -291,8 +292,16 @@ def cancel(db: Database, uuid: str, reason: str = "cancelled by an operator") ->
     found = _known(db, uuid)
     if found.kind is OperationKind.DELETE:
         raise Conflict("a delete cannot be cancelled: its instance would stay in state deleting for ever")
-    if not db.unit(lambda conn: cancel_unheld(conn, uuid, reason)):
-        raise Conflict(f"only an operation that no worker holds can be cancelled; this one is {_known(db, uuid).state}")
+
+    def work(conn: Connection) -> None:
+        if found.kind is OperationKind.CREATE:
+            instances.move_state(conn, found.instance_uuid, {InstanceState.CREATING}, InstanceState.ERROR, error=reason)
+        if not cancel_unheld(conn, uuid, reason):
+            raise Conflict(f"only an operation that no worker holds can be cancelled; this one is {found.state}")
+        payload = {"operation": uuid, "kind": str(found.kind), "node": found.node, "reason": reason}
+        events.record(conn, "instance", found.instance_uuid, "operation cancelled", payload)
+
+    db.unit(work)
     return _known(db, uuid)
 
 

@@ -20,7 +20,6 @@ from rq.serializers import JSONSerializer
 from fleet.queue.connection import unavailable
 
 FUNCTION: Final = "fleet.queue.jobs.carry_out"
-CONTROL: Final = "control"
 # After this a wake-up that was popped by a worker that died at once may be put again under the same id.
 WAKE_SECONDS: Final = 60
 UUID_CHARACTERS: Final = 36
