@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -14,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fleet.cli.caller import Session
+from fleet.cli.caller import Caller, Session
 from tests.servers import free_port, wait_until
 
 DEVMODE = [sys.executable, "-m", "fleet.cli.devmode"]
@@ -77,14 +78,15 @@ def start(state: Path, port: int) -> subprocess.Popen[str]:
     return process
 
 
-def session(state: Path, port: int) -> Session:
-    return Session(f"http://127.0.0.1:{port}", (state / "admin.key").read_text().strip())
+def admin(state: Path, port: int) -> contextlib.closing[Caller]:
+    session = Session(f"http://127.0.0.1:{port}", (state / "admin.key").read_text().strip())
+    return contextlib.closing(session.caller())
 
 
 def test_state_survives_a_stop_and_a_start(running: tuple[subprocess.Popen[str], int, Path]) -> None:
     process, port, state = running
-    caller = session(state, port).caller()
-    made = caller.must("POST", "/instances", {"name": "kept", "cpus": 1, "memory_mb": 1024, "disk_gb": 1})
+    with admin(state, port) as caller:
+        made = caller.must("POST", "/instances", {"name": "kept", "cpus": 1, "memory_mb": 1024, "disk_gb": 1})
     members = family(psutil.Process(process.pid))
 
     process.send_signal(signal.SIGTERM)
@@ -95,7 +97,8 @@ def test_state_survives_a_stop_and_a_start(running: tuple[subprocess.Popen[str],
     assert left == []
 
     again = start(state, port)
-    found = session(state, port).caller().get(f"/instances/{made['uuid']}")
+    with admin(state, port) as caller:
+        found = caller.get(f"/instances/{made['uuid']}")
     again.send_signal(signal.SIGINT)
     again.wait(STOP_SECONDS_MAX)
 
