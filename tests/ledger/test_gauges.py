@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from fleet.ledger import events, nodes, operations, passes, samples
 from fleet.ledger.cluster_config import load
@@ -48,11 +47,10 @@ def publish(db: Database, *names: str, healthy: bool = True) -> None:
 
 
 def scrape(db: Database, gauges: Gauges | None = None) -> Series:
-    text = (gauges or Gauges(db)).render().decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
+        for metric in (gauges or Gauges(db)).metrics()
+        for sample in metric.samples
     }
 
 
@@ -159,4 +157,4 @@ def test_the_last_pass_shows_when_it_was(db: Database) -> None:
 
 def test_without_the_database_nothing_is_shown() -> None:
     with pytest.raises(DatabaseUnavailable):
-        Gauges(Database("mysql+pymysql://root@127.0.0.1:1/nothing")).render()
+        Gauges(Database("mysql+pymysql://root@127.0.0.1:1/nothing")).metrics()

@@ -6,6 +6,7 @@ this module is imported, and without it a process speaks for itself.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from fleet.ledger.database import Database
 from fleet.model.errors import DatabaseUnavailable
-from fleet.services import views
+from fleet.services.gauges import Gauges
 
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -39,12 +40,18 @@ class FleetCollector(Collector):
         """Read everything now."""
         up = Metric("fleet_ledger_up", "Whether the ledger's database answered the scrape", "gauge")
         try:
-            found = list(views.fleet_metrics(self._database))
+            found = _gauges(self._database).metrics()
         except DatabaseUnavailable:
             found = []
         up.add_sample("fleet_ledger_up", {}, 1.0 if found else 0.0)
         yield from found
         yield up
+
+
+@functools.cache
+def _gauges(database: Database) -> Gauges:
+    """One a process: it goes on counting events where the scrape before ended."""
+    return Gauges(database)
 
 
 def process_figures() -> bytes:

@@ -1,18 +1,16 @@
 """Prometheus metrics that describe the fleet, read from the database at each scrape: nothing of a node that is gone.
 
 Whichever process is asked, the answer is the same, because none of them remembers a gauge. Counters are counts of audit
-events. When the database is away the scrape fails with 503 instead of showing old figures.
+events. When the database is away nothing is shown instead of old figures.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from fleet.ledger import figures, passes
 from fleet.ledger.database import Database
@@ -21,7 +19,6 @@ from fleet.ledger.passes import LastPass
 from fleet.model.node import NodeState, Scheduling
 from fleet.model.resources import CLUSTER_DIMENSIONS
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 UNLIMITED: Final = float("inf")
 
 COUNTED: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
@@ -60,15 +57,15 @@ COUNTED: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 
 
 class Gauges:
-    """One process's door to the metrics; `render` is what `/metrics` answers."""
+    """One process's door to the metrics; keep it, for it remembers which events it has counted."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._events = EventCounts()
         self._guard = threading.Lock()
 
-    def render(self) -> bytes:
-        """The metrics in Prometheus' text form.
+    def metrics(self) -> list[Metric]:
+        """The metrics as they are now.
 
         Raises:
             DatabaseUnavailable: nothing can be said now.
@@ -77,22 +74,7 @@ class Gauges:
         last = passes.last(self._database)
         with self._guard, self._database.read() as conn:
             counts = self._events.read(conn)
-        registry = CollectorRegistry()
-        registry.register(_Once([*_of_nodes(found.nodes), *_of_the_cluster(found, last), *_counters(counts)]))
-        return generate_latest(registry)
-
-
-class _Once(Collector):
-    """Hands out metrics that are made already."""
-
-    def __init__(self, metrics: list[Metric]) -> None:
-        self._metrics = metrics
-
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
-    def collect(self) -> Iterator[Metric]:
-        yield from self._metrics
+        return [*_of_nodes(found.nodes), *_of_the_cluster(found, last), *_counters(counts)]
 
 
 def _of_nodes(nodes: Iterable[NodeFigures]) -> list[Metric]:

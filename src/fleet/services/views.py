@@ -6,20 +6,15 @@ Every figure comes from the formulas that placement and admission use; what is u
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from decimal import Decimal
 from typing import Any, Final
 
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
-
-from fleet.ledger import cluster, instances, nodes
+from fleet.ledger import cluster, nodes
 from fleet.ledger.database import Database
 from fleet.ledger.nodes import NodeView
 from fleet.model import capacity
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.figures import measured_of, real_or_none, schedulable_of, whole_or_none
 from fleet.model.node import NodeState, Scheduling
-from fleet.model.resources import DIMENSIONS
 
 NODES_PER_READ: Final = 1000
 
@@ -166,43 +161,3 @@ def cluster_capacity(db: Database) -> dict[str, Any]:
     )
     figures = {f"{part}_{name}": value for part, amounts in parts for name, value in amounts.items()}
     return {**figures, "counted_nodes": found.counted_nodes}
-
-
-def fleet_metrics(db: Database) -> Iterator[Metric]:
-    """The figures of the fleet as gauges, read from the database at the time of the scrape."""
-    counts = GaugeMetricFamily("fleet_nodes", "Nodes by state and scheduling", labels=["state", "scheduling"])
-    for (state, scheduling), number in nodes.counts(db).items():
-        counts.add_metric([state, scheduling], number)
-    yield counts
-    made = GaugeMetricFamily("fleet_instances", "Instances by state", labels=["state"])
-    for state, number in instances.counts(db).items():
-        made.add_metric([state], number)
-    yield made
-    work = GaugeMetricFamily("fleet_operations", "Operations by kind and state", labels=["kind", "state"])
-    for (kind, state), number in cluster.operation_counts(db).items():
-        work.add_metric([kind, state], number)
-    yield work
-    row = GaugeMetricFamily("fleet_cluster_capacity", "The cluster's row", labels=["part", "dimension"])
-    found = cluster.view(db)
-    for part in ("total", "claimed", "unclaimed_used", "overage"):
-        for dimension, value in getattr(found, part).items():
-            row.add_metric([part, dimension], float("inf") if value is None else value)
-    yield row
-    yield from _node_gauges(all_nodes(db))
-
-
-def _node_gauges(found: Iterable[NodeView]) -> Iterator[Metric]:
-    used = GaugeMetricFamily("fleet_node_used", "What charges hold on a node", labels=["node", "dimension"])
-    limit = GaugeMetricFamily("fleet_node_limit", "A node's limit", labels=["node", "dimension"])
-    age = GaugeMetricFamily("fleet_node_sample_age_seconds", "Age of a node's last sample", labels=["node"])
-    demand = GaugeMetricFamily("fleet_node_expected_demand", "Load expected of fresh placements", labels=["node"])
-    for node in found:
-        age.add_metric([node.name], float(node.sample_age_seconds or Decimal("inf")))
-        if node.row is None:
-            continue
-        demand.add_metric([node.name], float(node.row.expected_demand))
-        for dimension in DIMENSIONS:
-            bound = getattr(node.row.limits, dimension)
-            used.add_metric([node.name, dimension], getattr(node.row.used, dimension))
-            limit.add_metric([node.name, dimension], float("inf") if bound is None else bound)
-    yield from (used, limit, age, demand)
