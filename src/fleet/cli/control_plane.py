@@ -47,6 +47,7 @@ STATE_NAMES: Final = (
     "nodes.yaml",
     "pid",
     "redis.sock",
+    "tmp",
 )
 
 Report = Callable[[str], None]
@@ -191,9 +192,10 @@ class ControlPlane:
         if self.plan.reset:
             reset(self.state)
         free_port(self.plan.port)
-        for folder in ("instances", "blobs"):
+        shutil.rmtree(self.state / "tmp", ignore_errors=True)
+        for folder in ("instances", "blobs", "tmp"):
             (self.state / folder).mkdir(exist_ok=True)
-        self._processes = Processes(self.state, _environment(self.state / "config"))
+        self._processes = Processes(self.state, _environment(self.state))
         redis_url = self.plan.redis_url or self._start_queue()
         self._write_config(redis_url)
         self._report("database: " + ("SQLite in " + str(self.state) if not self.plan.database_url else "as given"))
@@ -334,14 +336,15 @@ def _only_one(state: Path) -> IO[str]:
     return handle
 
 
-def _environment(config: Path) -> dict[str, str]:
+def _environment(state: Path) -> dict[str, str]:
     """The parent's environment without settings that were meant for something else; fault points stay."""
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith("FLEET_") or name in {"FLEET_FAULTS", "FLEET_FAULT_DIR"}
     }
-    return {**kept, "FLEET_CONFIG": str(config), "PYTHONUNBUFFERED": "1"}
+    # What a killed process leaves in its temporary folder is removed at the next start.
+    return {**kept, "FLEET_CONFIG": str(state / "config"), "TMPDIR": str(state / "tmp"), "PYTHONUNBUFFERED": "1"}
 
 
 def _kept_secret(config: Path) -> str:

@@ -133,7 +133,13 @@ def draw(report: Report, path: Path) -> bool:
     figure, (above, below) = plt.subplots(2, 1, figsize=(10, 7), sharex=True, height_ratios=(3, 2))
     for name, style in zip(DIMENSIONS, ("-", "--", ":"), strict=True):
         shares = [share(point.used[name], point.total[name]) for point in curve]
-        above.plot(hours, [float("nan") if one is None else one for one in shares], style, label=UNITS[name])
+        above.plot(
+            hours,
+            [float("nan") if one is None else one for one in shares],
+            style,
+            label=UNITS[name],
+            drawstyle="steps-post",
+        )
     if peak(curve, "cpus") > 80:
         above.axhline(100, color="grey", linewidth=0.8)
     above.set_ylabel("committed, % of the limit")
@@ -142,7 +148,7 @@ def draw(report: Report, path: Path) -> bool:
     above.set_title(_title(report))
     below.plot(hours, [point.placed for point in curve], label="placed")
     below.plot(hours, [point.refused for point in curve], label="refused")
-    below.plot(hours, [point.departed for point in curve], label="departed")
+    below.plot(hours, [point.departed for point in curve], "--", label="departed")
     below.set_ylabel("instances, in all")
     below.set_xlabel(label)
     below.legend(loc="upper left")
