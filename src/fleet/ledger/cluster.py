@@ -9,7 +9,6 @@ from fleet.model.errors import BrokenPromise
 from fleet.model.resources import CLUSTER_DIMENSIONS
 
 READ = Sql("SELECT * FROM cluster_capacity WHERE id = 1")
-OPERATION_COUNTS = Sql("SELECT kind, state, COUNT(*) AS operations FROM operations GROUP BY kind, state")
 PING = Sql("SELECT {now} AS now_us")
 
 
@@ -39,12 +38,6 @@ def view(db: Database) -> ClusterView:
         counted_nodes=row["counted_nodes"],
         updated_at_us=row["updated_at"],
     )
-
-
-def operation_counts(db: Database) -> dict[tuple[str, str], int]:
-    """Return how many operations there are by (kind, state)."""
-    with db.read() as conn:
-        return {(row.kind, row.state): int(row.operations) for row in OPERATION_COUNTS.run(conn)}
 
 
 def now_us(db: Database) -> int:
