@@ -314,22 +314,27 @@ class Database:
 
     def _transaction(self, work: Callable[[Connection], R]) -> R:
         with self._writes.connect() as conn:
+            committing = False
             try:
                 result = work(conn)
+                committing = True
                 conn.commit()
             except BaseException:
-                _roll_back(conn)
+                _roll_back(conn, committing=committing)
                 raise
             return result
 
 
-def _roll_back(conn: Connection) -> None:
+def _roll_back(conn: Connection, *, committing: bool) -> None:
     """Roll back, whatever stands of the connection: half a change must never be committed by the next user."""
     if conn.invalidated:
         return
     try:
+        if committing:
+            # To SQLAlchemy a transaction is over once COMMIT was tried: its own rollback would send nothing.
+            conn.connection.rollback()
         conn.rollback()
-    except DBAPIError:
+    except Exception:  # noqa: BLE001  # the driver's own errors are not SQLAlchemy's
         conn.invalidate()
 
 
