@@ -1,0 +1,296 @@
+"""Whatever the driver raises, wherever: the whole unit is run again, no caller sees it, and everything exists once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pymysql.connections import Connection
+
+from fleet.ledger import database, leases, release, samples
+from fleet.ledger.admission import Ask
+from fleet.ledger.database import Database
+from fleet.ledger.reconcile import reconcile
+from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Busy, Refused
+from fleet.model.errors import DatabaseUnavailable
+from tests.ledger import fleet_of
+from tests.ledger.fleet_of import ask
+from tests.ledger.holding import open_transaction
+from tests.ledger.injecting import Injector, error, injector, lost  # noqa: F401  # a fixture
+from tests.servers import MariaDBServer, wait_until
+
+RETRIED = [1020, 1213, 1205]
+OPEN = """
+    SELECT COUNT(*) AS n FROM information_schema.innodb_trx t JOIN information_schema.processlist p
+        ON p.id = t.trx_mysql_thread_id WHERE p.db = DATABASE() AND p.id <> CONNECTION_ID()
+"""
+
+
+def assert_once(db: Database, wanted: Ask, outcome: AdmissionOutcome) -> None:
+    """The outcome says that the charge stands, and it stands once, with its instance."""
+    assert isinstance(outcome, Admitted | AlreadyPlaced), outcome
+    held = fleet_of.rows(db, "SELECT node_id FROM charges WHERE instance_uuid = :uuid", uuid=wanted.instance_uuid)
+    assert held == [{"node_id": wanted.node_id}]
+    fleet_of.assert_exact(db)
+
+
+def paid_by_claim(db: Database, node_id: int) -> Ask:
+    return ask(node_id, namespace="claimed")
+
+
+def paid_by_cluster(db: Database, node_id: int) -> Ask:
+    return ask(node_id)
+
+
+def placed_again(db: Database, node_id: int) -> Ask:
+    source = fleet_of.node(db, cpus=1)
+    return ask(node_id, instance_uuid=fleet_of.admitted(db, ask(source)), source=source)
+
+
+ASKS = [paid_by_cluster, paid_by_claim, placed_again]
+
+
+@pytest.mark.parametrize("number", RETRIED)
+@pytest.mark.parametrize("make", ASKS)
+def test_b14_an_admission_survives_a_conflict_at_every_step(
+    maria: Database,
+    injector: Injector,  # noqa: F811
+    make: Callable[[Database, int], Ask],
+    number: int,
+) -> None:
+    node_id = fleet_of.node(maria, cpus=1000)
+    fleet_of.claim(maria, limit=(4, 4, 4), namespace="claimed")
+    first = make(maria, node_id)
+    steps = injector.count(lambda: fleet_of.admit(maria, first))
+    assert steps >= 3
+    for step in range(steps):
+        wanted = make(maria, node_id)
+        with injector.at(step, error(number)):
+            outcome = fleet_of.admit(maria, wanted)
+        assert injector.struck
+        if isinstance(outcome, Busy):
+            # The one statement that never waits: there, 1205 says that the row is locked.
+            assert (number, injector.steps[-1].startswith("SET STATEMENT")) == (1205, True)
+            continue
+        assert_once(maria, wanted, outcome)
+
+
+@pytest.mark.parametrize("make", ASKS)
+@pytest.mark.parametrize("after", [False, True])
+def test_an_admission_whose_connection_breaks_at_any_step_is_read_back_by_its_key(
+    maria: Database,
+    injector: Injector,  # noqa: F811
+    make: Callable[[Database, int], Ask],
+    *,
+    after: bool,
+) -> None:
+    node_id = fleet_of.node(maria, cpus=1000)
+    fleet_of.claim(maria, limit=(4, 4, 4), namespace="claimed")
+    first = make(maria, node_id)
+    for step in range(injector.count(lambda: fleet_of.admit(maria, first))):
+        wanted = make(maria, node_id)
+        with injector.at(step, lost(after=after)):
+            outcome = fleet_of.admit(maria, wanted)
+        assert injector.struck
+        assert_once(maria, wanted, outcome)
+        committed = after and injector.steps[step] == "commit"
+        assert isinstance(outcome, AlreadyPlaced if committed else Admitted)
+
+
+def test_a_session_that_is_killed_at_any_step_leaves_one_charge(
+    maria: Database,
+    mariadb: MariaDBServer,
+    injector: Injector,  # noqa: F811
+) -> None:
+    node_id = fleet_of.node(maria, cpus=1000)
+
+    def kill(connection: Connection, proceed: Callable[[], Any]) -> Any:
+        with mariadb.connect() as other, other.cursor() as cursor:
+            cursor.execute(f"KILL {connection.thread_id()}")
+        return proceed()
+
+    for step in range(injector.count(lambda: fleet_of.admit(maria, ask(node_id)))):
+        wanted = ask(node_id)
+        with injector.at(step, kill):
+            outcome = fleet_of.admit(maria, wanted)
+        assert_once(maria, wanted, outcome)
+
+
+def test_b15_the_last_slot_stays_one_slot_when_its_holders_session_dies_before_the_commit(
+    maria: Database,
+    mariadb: MariaDBServer,
+    injector: Injector,  # noqa: F811
+) -> None:
+    node_id = fleet_of.node(maria, cpus=4)
+    commit = injector.commit_step(lambda: fleet_of.admit(maria, ask(node_id)))
+    fleet_of.admitted(maria, ask(node_id, cpus=2))
+    winner = ask(node_id)
+
+    def overtaken(connection: Connection, proceed: Callable[[], Any]) -> Any:
+        with mariadb.connect() as other, other.cursor() as cursor:
+            cursor.execute(f"KILL {connection.thread_id()}")
+        wait_until(
+            lambda: isinstance(fleet_of.admit(maria, winner), Admitted | AlreadyPlaced),
+            seconds=5,
+            what="the row is free",
+        )
+        return proceed()
+
+    with injector.at(commit, overtaken):
+        outcome = fleet_of.admit(maria, ask(node_id))
+
+    assert isinstance(outcome, Refused)
+    assert winner.instance_uuid in fleet_of.charged_to(maria)
+    assert fleet_of.used(maria, node_id)[0] == 4
+    fleet_of.assert_exact(maria)
+
+
+def test_named_locks_are_never_used(maria: Database) -> None:
+    node_id = fleet_of.node(maria, cpus=4)
+    with open_transaction(maria) as conn:
+        conn.exec_driver_sql(f"UPDATE scheduler_node_capacity SET used_cpus = used_cpus WHERE node_id = {node_id}")
+        assert fleet_of.admit(maria, ask(node_id)) == Busy(node_id)
+    assert isinstance(fleet_of.admit(maria, ask(node_id)), Admitted)
+
+
+# --- every other unit --------------------------------------------------------------------------------------------
+
+
+def deleting(db: Database, node_id: int) -> Callable[[], Any]:
+    instance = fleet_of.admitted(db, ask(node_id, namespace="claimed"))
+    return lambda: fleet_of.delete(db, instance)
+
+
+def settling(db: Database, node_id: int) -> Callable[[], Any]:
+    instance = fleet_of.admitted(db, ask(node_id))
+    return lambda: fleet_of.settle(db, instance)
+
+
+def publishing(db: Database, node_id: int) -> Callable[[], Any]:
+    cpus = 1001 if fleet_of.row(db, node_id)["limit_cpus"] == 1000 else 1000
+    return lambda: fleet_of.publish(db, "n", cpus=cpus)
+
+
+def cordoning(db: Database, node_id: int) -> Callable[[], Any]:
+    samples.set_scheduling(db, "n", "enabled")
+    return lambda: samples.set_scheduling(db, "n", "cordoned")
+
+
+def reconciling(db: Database, node_id: int) -> Callable[[], Any]:
+    fleet_of.execute(
+        db,
+        "UPDATE scheduler_node_capacity SET used_cpus = used_cpus + 3, expected_demand = 5 WHERE node_id = :id",
+        id=node_id,
+    )
+    fleet_of.execute(db, "UPDATE namespace_claims SET used_cpus = used_cpus + 1")
+    lease = leases.acquire(db, "reconciler", "test", 60) or leases.Lease("reconciler", "test", 1)
+    return lambda: reconcile(db, lease, fleet_of.PLAIN)
+
+
+@pytest.mark.parametrize("number", [*RETRIED, 2013])
+@pytest.mark.parametrize("make", [deleting, settling, publishing, cordoning, reconciling])
+def test_every_unit_survives_a_conflict_at_every_step(
+    maria: Database,
+    injector: Injector,  # noqa: F811
+    make: Callable[[Database, int], Callable[[], Any]],
+    number: int,
+) -> None:
+    node_id = fleet_of.node(maria, "n", cpus=1000)
+    fleet_of.claim(maria, limit=(4, 4, 4), namespace="claimed")
+    step = 0
+    while True:
+        action = make(maria, node_id)
+        with injector.at(step, lost(after=True) if number == 2013 else error(number)):
+            try:
+                action()
+            except DatabaseUnavailable:
+                # A plain read is not run again (nothing conflicts with it): its caller does that.
+                assert make is reconciling
+                action()
+        fleet_of.assert_exact(maria)
+        if not injector.struck:
+            break
+        step += 1
+    assert step >= 4
+
+
+# --- B17 ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_b17_a_lock_wait_in_the_middle_of_a_create_undoes_all_of_it_and_the_create_succeeds_later(
+    maria: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "LOCK_WAIT_SECONDS", 1)
+    node_id = fleet_of.node(maria, cpus=4)
+    patient = Database(maria.url.render_as_string(hide_password=False))
+    before = fleet_of.row(maria, node_id)["generation"]
+    outcome: list[AdmissionOutcome] = []
+    with open_transaction(maria) as conn:
+        conn.exec_driver_sql("UPDATE cluster_capacity SET claimed_cpus = claimed_cpus WHERE id = 1")
+        thread = threading.Thread(target=lambda: outcome.append(fleet_of.admit(patient, ask(node_id))))
+        thread.start()
+        # The unit gave up once and started over: the first try's half is gone, the second waits.
+        threading.Event().wait(1.3)
+        assert fleet_of.row(maria, node_id)["generation"] == before
+        assert fleet_of.charged_to(maria) == {}
+    thread.join(20)
+    patient.close()
+
+    assert isinstance(outcome[0], Admitted)
+    fleet_of.assert_exact(maria)
+
+
+@pytest.mark.slow
+def test_b17_a_lock_that_is_never_released_ends_in_unavailable_and_leaves_nothing(
+    maria: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "LOCK_WAIT_SECONDS", 1)
+    node_id = fleet_of.node(maria, cpus=4)
+    patient = Database(maria.url.render_as_string(hide_password=False))
+    with open_transaction(maria) as conn:
+        conn.exec_driver_sql("UPDATE cluster_capacity SET claimed_cpus = claimed_cpus WHERE id = 1")
+        with pytest.raises(DatabaseUnavailable, match="try again"):
+            fleet_of.admit(patient, ask(node_id))
+        assert fleet_of.rows(patient, OPEN)[0]["n"] == 1, "only the holder's transaction is open"
+    patient.close()
+
+    assert fleet_of.charged_to(maria) == {}
+    assert fleet_of.used(maria, node_id) == (0, 0, 0, 0)
+    fleet_of.assert_exact(maria)
+
+
+def test_b17_an_error_of_the_callers_own_rows_rolls_everything_back(maria: Database) -> None:
+    node_id = fleet_of.node(maria, cpus=4)
+
+    def broken(_batch: object) -> None:
+        raise LookupError("the caller's own")
+
+    with pytest.raises(LookupError):
+        database_admit(maria, ask(node_id), broken)
+    assert fleet_of.rows(maria, OPEN)[0]["n"] == 0
+    assert fleet_of.used(maria, node_id) == (0, 0, 0, 0)
+    fleet_of.assert_exact(maria)
+
+
+def database_admit(db: Database, wanted: Ask, rows: Callable[[Any], None]) -> AdmissionOutcome:
+    from fleet.ledger import admission
+
+    return admission.admit(db, wanted, new_rows=rows)
+
+
+def test_a_repeated_release_after_a_lost_commit_gives_back_once(
+    maria: Database,
+    injector: Injector,  # noqa: F811
+) -> None:
+    node_id = fleet_of.node(maria, cpus=8)
+    stays, goes = fleet_of.admitted(maria, ask(node_id)), fleet_of.admitted(maria, ask(node_id))
+    spare = fleet_of.admitted(maria, ask(node_id))
+    commit = injector.commit_step(lambda: fleet_of.delete(maria, spare))
+    with injector.at(commit, lost(after=True)):
+        assert isinstance(fleet_of.delete(maria, goes), release.NothingToRelease)
+
+    assert set(fleet_of.charged_to(maria)) == {stays}
+    fleet_of.assert_exact(maria)
