@@ -20,6 +20,7 @@ OPEN_STATES: Final = ("pending", "running")
 GONE_STATES: Final = frozenset({"deleted"})
 SETTLED_STATES: Final = frozenset({"running", "stopped", "deleted"})
 POLL_SECONDS: Final = 0.3
+POLL_SECONDS_MAX: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,8 @@ def settle(caller: Caller, seconds: float, progress: Callable[[int], None] = lam
             fewest, deadline = left, time.monotonic() + seconds
         if time.monotonic() > deadline:
             break
-        time.sleep(POLL_SECONDS)
+        # Counting many costs the service more, and changes less.
+        time.sleep(min(POLL_SECONDS_MAX, POLL_SECONDS + left / 500))
     stuck = [one for state in OPEN_STATES for one in caller.pages(f"/operations?state={state}")]
     return [f"operation {one['uuid']} ({one['kind']}) is {one['state']} at {one['step'] or 'start'}" for one in stuck]
 

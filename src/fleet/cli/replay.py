@@ -93,7 +93,7 @@ def replay_command(
         Path | None, typer.Option(help="Keep its own service's files here, not in a temporary folder")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for report.json, utilisation.csv, utilisation.png")] = Path(
-        "replay"
+        "var/replay"
     ),
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON on standard output")] = False,
 ) -> None:

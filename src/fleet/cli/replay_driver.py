@@ -28,10 +28,17 @@ SETTLE_SECONDS_MAX: Final = 900.0
 CONFLICT_RETRIES_MAX: Final = 40
 CONFLICT_PAUSE_SECONDS: Final = 0.25
 POINTS_WANTED: Final = 300
+EVENTS_BETWEEN_POINTS_MIN: Final = 4  # for each client
 PROBLEMS_MAX: Final = 200
 NOT_FOUND: Final = 404
 CONFLICT: Final = 409
-REFUSALS: Final = frozenset({503, 507})
+# A reasoned "no". Anything else (the ledger did not answer, a body was wrong) is a problem of the run.
+REFUSALS: Final = frozenset(
+    {
+        *("out_of_capacity", "placement_busy", "no_schedulable_nodes", "no_nodes", "labels_unmatched"),
+        *("pin_ineligible", "affinity_unsatisfied", "affinity_unsatisfiable", "no_gpu_nodes", "claim_exceeded"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +70,8 @@ class Driver:
 
     def drive(self, events: Sequence[TraceEvent], done: Callable[[], None]) -> None:
         """Send all events; `done` is called for each. Raises `Unexpected` when too much goes wrong."""
-        every = max(1, len(events) // POINTS_WANTED)
+        # A point waits for what is in flight: not so often that the clients stand about.
+        every = max(EVENTS_BETWEEN_POINTS_MIN * self._pace.clients, len(events) // POINTS_WANTED)
         self._started = time.monotonic()
         self.note_point(0)
         with ThreadPoolExecutor(self._pace.clients, thread_name_prefix="client") as pool:
@@ -140,7 +148,7 @@ class Driver:
         answer = self._caller.call("POST", "/instances", body, key=f"{self._pace.run}-{event.index}")
         if answer.ok:
             self._tally.note_placed(event.index, task, answer)
-        elif answer.status in REFUSALS and isinstance(answer.body, dict):
+        elif isinstance(answer.body, dict) and answer.body.get("code") in REFUSALS:
             self._tally.note_refused(answer)
         else:
             self._tally.note_problem(f"create of {task.name}: {answer.sentence()}")
