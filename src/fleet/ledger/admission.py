@@ -25,7 +25,7 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from fleet.ledger import claims, refusal
+from fleet.ledger import claims, events, refusal
 from fleet.ledger.database import (
     LOCK_WAIT_TIMEOUT,
     STATEMENT_TIMEOUT,
@@ -242,7 +242,22 @@ def _admit(conn: Connection, ask: Ask, key: Writes, new_rows: NewRows, rows: Wri
         batch.send()
         payer, over_claim = _charge_payer(conn, ask, params, named) if ask.charges_payer else (None, ())
     _correct_totals(conn, ask, params)
+    _record_exceptions(conn, ask, over_claim, unguarded=unguarded)
     return Admitted(ask.node_id, payer, over_claim, unguarded=unguarded)
+
+
+def _record_exceptions(conn: Connection, ask: Ask, over_claim: tuple[DimensionFigure, ...], *, unguarded: bool) -> None:
+    """Record what an operator must be able to find: an overdrawn claim, an admission that no guard judged."""
+    if over_claim:
+        dimensions = [figure.as_dict() for figure in over_claim]
+        payload = {"node_id": ask.node_id, "namespace": ask.namespace, "claim_dimensions": dimensions}
+        message = "placement admitted over namespace capacity claim"
+        events.record(conn, "instance", ask.instance_uuid, message, payload, level="warning")
+        about = {**payload, "instance": ask.instance_uuid}
+        events.record(conn, "namespace", ask.namespace, message, about, level="warning")
+    if unguarded and ask.enforce:
+        message = "instance placed without capacity guard"
+        events.record(conn, "instance", ask.instance_uuid, message, {"node_id": ask.node_id}, level="warning")
 
 
 def _parameters(ask: Ask) -> dict[str, Any]:
