@@ -20,7 +20,7 @@ from fleet.cli.replay_tally import Tally
 CADENCE_SECONDS: Final = 60.0
 # Rounds are planned shorter than the cadence: a busy service stretches them.
 ROUND_SECONDS: Final = 45.0
-PUBLISHERS: Final = 4
+PUBLISHERS: Final = 8
 FIRST_PUBLISHERS: Final = 8
 LOAD_PER_VCPU: Final = 0.2
 STOP_SECONDS_MAX: Final = 60.0

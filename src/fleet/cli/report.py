@@ -195,6 +195,7 @@ def show(report: Report, console: Console) -> None:
     console.print(table)
     if tally.refused:
         console.print(_refusals(tally))
+        console.print(_reasons(tally))
         console.print(f"The last refusal: {tally.example_refusal}", highlight=False)
     for problem in tally.problems[:5]:
         console.print(f"[red]unexpected:[/] {problem}", highlight=False)
@@ -204,6 +205,15 @@ def show(report: Report, console: Console) -> None:
 
 def _differences(differences: Sequence[Any]) -> str:
     return f"[red]{len(differences)} differences: {differences[:3]}[/]" if differences else "[green]no difference[/]"
+
+
+def _reasons(tally: Tally) -> Table:
+    table = Table(title="What the nodes lacked: where a refused create lost a node, on average", title_justify="left")
+    for name in ("stage", "reason", "nodes a refusal"):
+        table.add_column(name, justify="right" if name.startswith("nodes") else "left")
+    for (stage, reason), count in tally.reasons.most_common(REASONS_SHOWN):
+        table.add_row(stage, reason, f"{count / tally.refused_count:.1f}")
+    return table
 
 
 def _refusals(tally: Tally) -> Table:
