@@ -2,16 +2,18 @@
 
 Two pools: `read()` hands out autocommitting connections (no reader ever stays in an old snapshot), `unit()` runs a
 write transaction under READ COMMITTED. Both set and verify their session at connect. A pool belongs to one process: it
-is made after the fork, and opened lazily.
+is opened lazily, and a forked child forgets what it inherited.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -228,6 +230,7 @@ class Database:
         self._reads = self._engine(pool_size, autocommit=True)
         # SQLite's own waiting is a polling back-off that starves late comers: a queue per process is fair.
         self._turn = threading.Lock()
+        _databases.add(self)
 
     @property
     def engine(self) -> Engine:
@@ -238,6 +241,12 @@ class Database:
         """Close every idle connection."""
         self._writes.dispose()
         self._reads.dispose()
+
+    def forget(self) -> None:
+        """Drop every connection without a word to the server: they are the parent's, and this is its forked child."""
+        self._writes.dispose(close=False)
+        self._reads.dispose(close=False)
+        self._turn = threading.Lock()
 
     def _engine(self, pool_size: int, *, autocommit: bool) -> Engine:
         if self.is_sqlite:
@@ -323,6 +332,18 @@ class Database:
                 _roll_back(conn, committing=committing)
                 raise
             return result
+
+
+_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+
+
+def _forget_inherited() -> None:
+    """Two processes that speak on one connection read each other's answers."""
+    for database in list(_databases):
+        database.forget()
+
+
+os.register_at_fork(after_in_child=_forget_inherited)
 
 
 def _roll_back(conn: Connection, *, committing: bool) -> None:
