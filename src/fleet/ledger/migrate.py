@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from alembic import command
@@ -10,8 +12,14 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from fleet.ledger.database import Database
+from fleet.model.errors import DatabaseUnavailable
 
 MIGRATIONS = Path(__file__).parent / "migrations"
+TURNS_MAX = 60
+# A named lock: there is no table yet that could be locked, and nothing but the order of two migrations rests on it.
+# Each wait is shorter than a session waits for an answer.
+TAKE_TURN = "SELECT GET_LOCK(CONCAT('fleet-migrate-', MD5(DATABASE())), 2)"
+END_TURN = "SELECT RELEASE_LOCK(CONCAT('fleet-migrate-', MD5(DATABASE())))"
 
 
 def _config(db: Database) -> Config:
@@ -22,8 +30,28 @@ def _config(db: Database) -> Config:
 
 
 def migrate(db: Database) -> None:
-    """Bring the schema to its newest form. Safe to run again, and safe to run from several processes one by one."""
-    command.upgrade(_config(db), "head")
+    """Bring the schema to its newest form. Safe to run again, and from several processes at once: they take turns.
+
+    Raises:
+        DatabaseUnavailable: another migration went on for longer than this one could wait.
+    """
+    with _turn(db):
+        command.upgrade(_config(db), "head")
+
+
+@contextmanager
+def _turn(db: Database) -> Iterator[None]:
+    """Wait until no other process migrates. On SQLite the file's write lock does that."""
+    if db.is_sqlite:
+        yield
+        return
+    with db.read() as conn:
+        if not any(conn.exec_driver_sql(TAKE_TURN).scalar_one() for _ in range(TURNS_MAX)):
+            raise DatabaseUnavailable("another process is migrating this database; try again when it has ended")
+        try:
+            yield
+        finally:
+            conn.exec_driver_sql(END_TURN)
 
 
 def current(db: Database) -> str | None:
