@@ -27,7 +27,7 @@ COMMANDS_TO_TRY: Final = (
 )
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="The control plane on this machine.")
-console = Console(highlight=False)
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
 
 
 class Stopped(Exception):
