@@ -16,6 +16,8 @@ from fleet.model.lifecycle import InstanceState
 from tests.faults.rig import Rig
 from tests.servers import MariaDBServer, RedisServer, wait_until
 
+pytestmark = pytest.mark.slow
+
 DAEMONS = ("worker", "reconciler", "resources")
 STOP_SECONDS_MAX = 10
 

@@ -17,6 +17,8 @@ from tests.faults.rig import Rig
 from tests.provision import REDIS, required
 from tests.servers import RedisServer, wait_until
 
+pytestmark = pytest.mark.slow
+
 ACCEPTED = 30
 # Connection refused is known at once; what is bounded here is the way that takes the longest.
 ACCEPT_SECONDS_MAX = 5.0
@@ -64,7 +66,6 @@ def test_creates_are_accepted_while_redis_is_away_and_done_when_it_is_back(rig: 
     assert [len(rig.homes(item.uuid)) for item in created] == [1] * 5
 
 
-@pytest.mark.slow
 def test_a_redis_that_hangs_holds_nobody_up_for_long(rig: Rig, own_redis: RedisServer) -> None:
     own_redis.pause()
     began = time.monotonic()

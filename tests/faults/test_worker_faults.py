@@ -14,7 +14,8 @@ from rq import Queue
 from rq.job import Job, JobStatus
 from rq.registry import StartedJobRegistry, clean_registries
 
-from fleet.ledger import events, operations, samples
+from fleet.ledger import events, nodes, operations, samples
+from fleet.ledger.nodes import NodeIn
 from fleet.model.lifecycle import InstanceState, OperationState
 from fleet.model.node import Scheduling
 from fleet.queue.jobs import WAKE_SECONDS, WakeUp, queue_name
@@ -74,6 +75,7 @@ def assert_gone(rig: Rig, uuid: str) -> None:
     assert (rig.homes(uuid), rig.charges(uuid), rig.differences()) == ([], [], [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "point",
     ["worker_after_lease", "worker_after_preflight", "worker_after_hypervisor_create", "worker_after_settle"],
@@ -92,6 +94,7 @@ def test_b19_a_create_whose_worker_is_killed_is_finished_by_the_next(rig: Rig, p
     assert_made_once(rig, created.uuid)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "point", ["worker_after_lease", "worker_after_hypervisor_delete", "worker_after_settle_delete"]
 )
@@ -108,6 +111,7 @@ def test_b19_a_delete_whose_worker_is_killed_is_finished_by_the_next(rig: Rig, p
     assert_gone(rig, created.uuid)
 
 
+@pytest.mark.slow
 def test_a_create_redirected_by_a_worker_that_is_killed_before_the_wake_up_is_finished(rig: Rig) -> None:
     created = rig.create()
     samples.set_scheduling(rig.db, created.node, Scheduling.CORDONED)
@@ -120,6 +124,7 @@ def test_a_create_redirected_by_a_worker_that_is_killed_before_the_wake_up_is_fi
     assert_made_once(rig, created.uuid)
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_frozen_beyond_its_lease_can_write_nothing(rig: Rig) -> None:
     created = rig.create()
     point = "worker_after_hypervisor_create"
@@ -231,6 +236,7 @@ def test_b22_the_same_job_delivered_to_two_workers_at_once_is_done_once(rig: Rig
         assert rig.carry_out(created.operation_id) is Outcome.NOT_TAKEN
 
 
+@pytest.mark.slow
 def test_b22_two_jobs_for_one_operation_on_two_worker_processes(rig: Rig) -> None:
     created = rig.create()
     node_id = rig.instance(created.uuid).node_id or 0
@@ -245,6 +251,7 @@ def test_b22_two_jobs_for_one_operation_on_two_worker_processes(rig: Rig) -> Non
     assert rig.operation(created.operation_id).attempts == 1
 
 
+@pytest.mark.slow
 def test_b54_a_retry_that_waits_is_run_by_another_worker(
     rig_of: list[Rig], tmp_path: Path, mariadb_url: str, redis_url: str
 ) -> None:
@@ -417,6 +424,7 @@ def test_a_failed_create_without_a_charge_cannot_be_tried_again(
     assert rig.homes(created.uuid) == []
 
 
+@pytest.mark.slow
 def test_a_worker_told_to_stop_finishes_what_it_has_in_hand(
     rig_of: list[Rig], tmp_path: Path, mariadb_url: str, redis_url: str
 ) -> None:
@@ -440,3 +448,34 @@ def test_a_cancelled_create_ends_in_error_and_is_deleted_like_any_other(rig: Rig
     assert rig.carry_out(created.operation_id) is Outcome.NOT_TAKEN
     assert rig.carry_out(delete_instance(rig.context, created.uuid, None).operation_id) is Outcome.DONE
     assert_gone(rig, created.uuid)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["named", "own"])
+def test_a_worker_serves_its_nodes_and_no_others(rig: Rig, how: str) -> None:
+    created = [rig.create(f"i{number}", memory_mb=64) for number in range(8)]
+    here = [item for item in created if item.node == "n1"]
+    if how == "named":
+        rig.start("worker", "--nodes", "n1")
+    else:
+        rig.start("worker", more={"FLEET_NODE_NAME": "n1"})
+    for item in here:
+        rig.wait_for_state(item.uuid, InstanceState.RUNNING)
+
+    assert {rig.instance(item.uuid).state for item in created if item.node != "n1"} <= {InstanceState.CREATING}
+    assert [rig.homes(item.uuid) for item in created if item.node != "n1"] == [[]] * (len(created) - len(here))
+
+
+@pytest.mark.slow
+def test_a_worker_of_all_simulated_nodes_serves_one_that_is_registered_later(rig: Rig) -> None:
+    worker = rig.start_worker()
+    wait_until(lambda: "daemon.started" in rig.logs(), seconds=30, what="the worker has started")
+    nodes.register(rig.db, NodeIn(name="later", declared={"backend": "simulated"}))
+    rig.publish("later")
+    for name in ("n1", "n2"):
+        samples.set_scheduling(rig.db, name, Scheduling.CORDONED)
+    created = rig.create()
+
+    assert created.node == "later"
+    rig.wait_for_state(created.uuid, InstanceState.RUNNING)
+    assert worker.poll() is None
