@@ -134,3 +134,26 @@ def test_a_taken_port_is_named(running: tuple[subprocess.Popen[str], int, Path],
 
     assert second.returncode == 1
     assert f"port {port} on 127.0.0.1 is taken" in second.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (("--database-url", "mysql+pymysql://root@127.0.0.1:1/none"), "the ledger's database did not answer"),
+        (("--database-url", "postgresql://somewhere"), "accepted: a URL that begins with mysql+pymysql"),
+        (("--redis-url", "redis://127.0.0.1:1/0"), "the queue's server did not answer"),
+        (("--state", "/proc/nowhere"), "/proc/nowhere"),
+    ],
+)
+def test_what_cannot_be_started_is_told_in_words(tmp_path: Path, flags: tuple[str, str], named: str) -> None:
+    done = subprocess.run(
+        [*DEVMODE, "run", "--state", str(tmp_path / "var"), "--port", "0", *flags],
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS_MAX,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert named in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr

@@ -26,6 +26,11 @@ import yaml
 
 from fleet.cli.caller import Session
 from fleet.cli.processes import Processes, StartFailed
+from fleet.config.keys import KEYS
+from fleet.ledger.database import Database
+from fleet.ledger.migrate import migrate
+from fleet.model.errors import FleetError
+from fleet.queue.connection import connect, ping
 
 HOST: Final = "127.0.0.1"
 QUEUE_SECONDS_MAX: Final = 15.0
@@ -142,6 +147,9 @@ class ControlPlane:
     def __enter__(self) -> Self:
         try:
             self._start()
+        except (FleetError, OSError) as error:
+            self.stop()
+            raise StartFailed(_in_words(error)) from error
         except BaseException:
             self.stop()
             raise
@@ -196,6 +204,9 @@ class ControlPlane:
         for folder in ("instances", "blobs", "tmp"):
             (self.state / folder).mkdir(exist_ok=True)
         self._processes = Processes(self.state, _environment(self.state))
+        _check_urls({"DATABASE_URL": self.plan.database_url, "REDIS_URL": self.plan.redis_url})
+        if self.plan.redis_url:
+            ping(connect(self.plan.redis_url))
         redis_url = self.plan.redis_url or self._start_queue()
         self._write_config(redis_url)
         self._report("database: " + ("SQLite in " + str(self.state) if not self.plan.database_url else "as given"))
@@ -259,12 +270,11 @@ class ControlPlane:
             (self.state / "nodes.yaml").write_text(nodes)
 
     def _migrate(self) -> None:
-        from fleet.ledger.database import Database
-        from fleet.ledger.migrate import migrate
-
         database = Database(self.database_url)
-        migrate(database)
-        database.close()
+        try:
+            migrate(database)
+        finally:
+            database.close()
 
     def _start_api(self) -> None:
         command = self.plan.api_command or (command_path("sf-api"),)
@@ -354,6 +364,21 @@ def _kept_secret(config: Path) -> str:
         if line.startswith("AUTH_SECRET="):
             return line.partition("=")[2].strip("'")
     return secrets.token_urlsafe(48)
+
+
+def _check_urls(urls: Mapping[str, str]) -> None:
+    for name, url in ((name, url) for name, url in urls.items() if url):
+        try:
+            KEYS[name].parser.read(url)
+        except ValueError as error:
+            # The URL may hold a password, so it is not repeated.
+            raise StartFailed(f"the {name} that was given {error}; accepted: {KEYS[name].parser.accepted}") from error
+
+
+def _in_words(error: FleetError | OSError) -> str:
+    if isinstance(error, FleetError):
+        return error.detail
+    return f"{error.filename or 'the state folder'}: {error.strerror or error}"
 
 
 def _pong(path: Path) -> bool:

@@ -26,7 +26,12 @@ COMMANDS_TO_TRY: Final = (
     "explain --cpus 60 --memory 4096",
 )
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="The control plane on this machine.")
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="The control plane on this machine.",
+)
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
 
 

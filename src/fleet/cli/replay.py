@@ -42,7 +42,7 @@ NAMESPACE: Final = "replay"
 REFUSED, USAGE, UNREACHABLE = 1, 2, 3
 CONFLICT: Final = 409
 
-app = typer.Typer(add_completion=False, help="Drive the API with a recorded trace.")
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help="Drive the API with a recorded trace.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
