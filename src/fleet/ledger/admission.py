@@ -231,16 +231,20 @@ def admit(
 def _admit(conn: Connection, ask: Ask, key: Writes, new_rows: NewRows, rows: Writes) -> Admitted:
     params = _parameters(ask)
     unguarded = _charge_nodes(conn, ask, params)
+    # What no node's row guards, the cluster's does not guard either: an unsized node is in no total.
+    cluster_guard = CLUSTER_GUARD if ask.enforce and not unguarded else CLUSTER_FORCED
     key(conn)
     if ask.charges_payer and rows is nothing:
-        payer, over_claim = _charge_together(conn, ask, params, new_rows)
+        payer, over_claim = _charge_together(conn, ask, params, new_rows, cluster_guard)
     else:
         named = _insert_charge(conn, params) if ask.source is None else _move_charge(conn, params)
         rows(conn)
         batch = Batch(conn)
         new_rows(batch)
         batch.send()
-        payer, over_claim = _charge_payer(conn, ask, params, named) if ask.charges_payer else (None, ())
+        payer, over_claim = None, ()
+        if ask.charges_payer:
+            payer, over_claim = _charge_payer(conn, ask, params, named, cluster_guard)
     _correct_totals(conn, ask, params)
     _record_exceptions(conn, ask, over_claim, unguarded=unguarded)
     return Admitted(ask.node_id, payer, over_claim, unguarded=unguarded)
@@ -292,7 +296,10 @@ def _charge_nodes(conn: Connection, ask: Ask, params: dict[str, Any]) -> bool:
         raise
     unguarded = False
     if matched == 0:
-        unguarded = (ask.admit_unsized or not ask.enforce) and not refusal.has_row(conn, ask.node_id)
+        if ask.enforce:
+            unguarded = ask.admit_unsized and refusal.is_unsized(conn, ask.node_id)
+        else:
+            unguarded = not refusal.has_row(conn, ask.node_id)
         if not unguarded:
             raise _GuardRefused(Stage.NODE)
     if ask.source is not None and ask.source > ask.node_id:
@@ -301,13 +308,13 @@ def _charge_nodes(conn: Connection, ask: Ask, params: dict[str, Any]) -> bool:
 
 
 def _charge_together(
-    conn: Connection, ask: Ask, params: dict[str, Any], new_rows: NewRows
+    conn: Connection, ask: Ask, params: dict[str, Any], new_rows: NewRows, cluster_guard: Sql
 ) -> tuple[str | None, tuple[DimensionFigure, ...]]:
     """Send charge, new rows and the cluster's guard in one batch; a claim that pays is charged after it."""
     batch = Batch(conn)
     CHARGE.into(batch, params)
     new_rows(batch)
-    (CLUSTER_GUARD if ask.enforce else CLUSTER_FORCED).into(batch, params)
+    cluster_guard.into(batch, params)
     try:
         answers = batch.send()
     except DBAPIError as error:
@@ -319,7 +326,7 @@ def _charge_together(
         return None, ()
     if named is None:
         raise _GuardRefused(Stage.CLUSTER)
-    return _charge_payer(conn, ask, params, str(named))
+    return _charge_payer(conn, ask, params, str(named), cluster_guard)
 
 
 def _insert_charge(conn: Connection, params: dict[str, Any]) -> str | None:
@@ -339,7 +346,7 @@ def _move_charge(conn: Connection, params: dict[str, Any]) -> str | None:
 
 
 def _charge_payer(
-    conn: Connection, ask: Ask, params: dict[str, Any], payer: str | None
+    conn: Connection, ask: Ask, params: dict[str, Any], payer: str | None, cluster_guard: Sql
 ) -> tuple[str | None, tuple[DimensionFigure, ...]]:
     """Charge the claim that covers the namespace, or the cluster; the claim's own row has the last word on covering."""
     if payer is not None:
@@ -349,8 +356,7 @@ def _charge_payer(
         if isinstance(charged, claims.Exceeded):
             raise _GuardRefused(Stage.CLAIM, payer)
         claims.pay_from_cluster(conn, ask.instance_uuid)
-    statement = CLUSTER_GUARD if ask.enforce else CLUSTER_FORCED
-    if statement.run(conn, params).rowcount == 0 and ask.enforce:
+    if cluster_guard.run(conn, params).rowcount == 0 and cluster_guard is CLUSTER_GUARD:
         raise _GuardRefused(Stage.CLUSTER)
     return None, ()
 
