@@ -21,7 +21,7 @@ from fleet.ledger.database import Database, Sql
 from fleet.model import capacity
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.errors import Conflict, NodeNotFound
-from fleet.model.figures import measured_of, whole_or_none
+from fleet.model.figures import measured_of, real_or_none, whole_or_none
 from fleet.model.node import NodeState
 from fleet.model.resources import DIMENSIONS
 
@@ -162,7 +162,6 @@ def _binds(node: RowMapping, sample: SampleIn, config: ClusterConfig, row: RowMa
         unknown = {*computed.unknown_dimensions, *_unseen_foreign(sample.failed)}
         limits |= {name: row[f"limit_{name}"] for name in unknown if name in DIMENSIONS and limits[name] is not None}
     hypervisor = metrics.get("is_hypervisor")
-    load = metrics.get("cpu_load_1")
     whole = ("cpu_schedulable", "memory_max", "memory_available", "disk_total_gb", "disk_free_gb")
     return {
         "node_id": node["id"],
@@ -170,7 +169,7 @@ def _binds(node: RowMapping, sample: SampleIn, config: ClusterConfig, row: RowMa
         **{f"limit_{name}": value for name, value in limits.items()},
         **{name: whole_or_none(metrics.get(name)) for name in whole},
         "is_hypervisor": hypervisor if isinstance(hypervisor, bool) else None,
-        "cpu_load_1": None if load is None else Decimal(str(load)).quantize(Decimal("0.001")),
+        "cpu_load_1": real_or_none(metrics.get("cpu_load_1")),
         "age_us": int(sample.age_seconds * 1_000_000),
         "metrics": json.dumps(metrics, separators=(",", ":"), default=str),
         "failed": json.dumps(sample.failed, separators=(",", ":")),
