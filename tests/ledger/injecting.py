@@ -29,7 +29,7 @@ def lost(*, after: bool) -> Fault:
     def fault(connection: Connection, proceed: Callable[[], Any]) -> Any:
         if after:
             proceed()
-        connection._force_close()
+        connection._force_close()  # type: ignore[attr-defined]  # the stubs leave it out
         raise pymysql.err.OperationalError(2013, "injected: lost connection during query")
 
     return fault

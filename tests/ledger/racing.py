@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import threading
+import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection as Pipe
 from types import TracebackType
@@ -23,6 +24,7 @@ from tests.ledger import fleet_of
 MEET_SECONDS_MAX = 3
 ANSWER_SECONDS_MAX = 60
 TRIES_MAX = 2000
+BUSY_SECONDS = 0.002
 
 Pause = Callable[[], None]
 Attempt = Callable[[Database, Ask, Pause], AdmissionOutcome]
@@ -164,6 +166,7 @@ def until_decided(db: Database, pause: Pause, attempt: Attempt, wanted: Ask) -> 
         outcome = attempt(db, wanted, pause)
         if not isinstance(outcome, Busy):
             break
+        time.sleep(BUSY_SECONDS)
     return outcome
 
 

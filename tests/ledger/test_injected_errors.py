@@ -36,6 +36,10 @@ def assert_once(db: Database, wanted: Ask, outcome: AdmissionOutcome) -> None:
     fleet_of.assert_exact(db)
 
 
+def _session_of(connection: Connection) -> int:
+    return int(connection.thread_id())  # type: ignore[no-untyped-call]
+
+
 def paid_by_claim(db: Database, node_id: int) -> Ask:
     return ask(node_id, namespace="claimed")
 
@@ -108,7 +112,7 @@ def test_a_session_that_is_killed_at_any_step_leaves_one_charge(
 
     def kill(connection: Connection, proceed: Callable[[], Any]) -> Any:
         with mariadb.connect() as other, other.cursor() as cursor:
-            cursor.execute(f"KILL {connection.thread_id()}")
+            cursor.execute(f"KILL {_session_of(connection)}")
         return proceed()
 
     for step in range(injector.count(lambda: fleet_of.admit(maria, ask(node_id)))):
@@ -130,7 +134,7 @@ def test_b15_the_last_slot_stays_one_slot_when_its_holders_session_dies_before_t
 
     def overtaken(connection: Connection, proceed: Callable[[], Any]) -> Any:
         with mariadb.connect() as other, other.cursor() as cursor:
-            cursor.execute(f"KILL {connection.thread_id()}")
+            cursor.execute(f"KILL {_session_of(connection)}")
         wait_until(
             lambda: isinstance(fleet_of.admit(maria, winner), Admitted | AlreadyPlaced),
             seconds=5,

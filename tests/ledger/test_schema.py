@@ -1,0 +1,97 @@
+"""The schema: a migrated database is what the code's metadata says, and migrating again changes nothing."""
+
+from __future__ import annotations
+
+import multiprocessing
+from typing import Any
+
+import pytest
+from sqlalchemy import inspect
+
+from fleet.ledger import migrate
+from fleet.ledger.database import Database
+from fleet.ledger.schema import metadata
+
+
+def reflected(db: Database, *, without: str = "alembic_version") -> dict[str, Any]:
+    """Everything that the server says about the tables, in one comparable form."""
+    found = inspect(db.engine)
+    return {
+        table: {
+            "columns": {
+                column["name"]: (
+                    str(column["type"]),
+                    column["nullable"],
+                    column["default"],
+                    str(column.get("computed")),
+                )
+                for column in found.get_columns(table)
+            },
+            "primary key": found.get_pk_constraint(table)["constrained_columns"],
+            "unique": sorted(tuple(item["column_names"]) for item in found.get_unique_constraints(table)),
+            "indexes": sorted(
+                (str(item["name"]), tuple(map(str, item["column_names"])), bool(item["unique"]))
+                for item in found.get_indexes(table)
+            ),
+            "checks": sorted(str(item["sqltext"]) for item in found.get_check_constraints(table)),
+            "options": found.get_table_options(table),
+        }
+        for table in sorted(found.get_table_names())
+        if table != without
+    }
+
+
+def test_a_migrated_schema_equals_a_fresh_one(ledger_url: str) -> None:
+    db = Database(ledger_url)
+    migrate.migrate(db)
+    migrated = reflected(db)
+    assert migrate.current(db) == migrate.head()
+
+    metadata.drop_all(db.engine)
+    metadata.create_all(db.engine)
+    assert reflected(db) == migrated
+    assert set(migrated) == set(metadata.tables)
+    db.close()
+
+
+def test_migrating_twice_is_a_no_op(ledger_url: str) -> None:
+    db = Database(ledger_url)
+    migrate.migrate(db)
+    once = reflected(db)
+    migrate.migrate(db)
+
+    assert reflected(db) == once
+    with db.read() as conn:
+        assert conn.exec_driver_sql("SELECT COUNT(*) FROM cluster_capacity").scalar_one() == 1
+    db.close()
+
+
+def migrate_at(url: str, barrier: Any, answers: Any) -> None:
+    db = Database(url)
+    barrier.wait(30)
+    try:
+        migrate.migrate(db)
+        answers.put("")
+    except Exception as error:  # noqa: BLE001  # what reached the caller is the finding
+        answers.put(f"{type(error).__name__}: {error}")
+    db.close()
+
+
+@pytest.mark.slow
+def test_two_processes_that_migrate_at_once_both_end_well(ledger_url: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    barrier, answers = context.Barrier(2), context.Queue()
+    processes = [context.Process(target=migrate_at, args=(ledger_url, barrier, answers)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    said = [answers.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join(30)
+
+    assert said == ["", ""]
+    db = Database(ledger_url)
+    assert migrate.current(db) == migrate.head()
+    assert set(reflected(db)) == set(metadata.tables)
+    with db.read() as conn:
+        assert conn.exec_driver_sql("SELECT COUNT(*) FROM cluster_capacity").scalar_one() == 1
+    db.close()
