@@ -1,7 +1,5 @@
 """The wheel, its dependencies and the machines that the rollout is tried on."""
 
-import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -46,26 +44,18 @@ def wheel(workplace: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def wheelhouse(workplace: Path, wheel: Path, packed_root: Path) -> Path:
-    """All that the wheel needs, for the Python of the packed root."""
-    probe = workplace / "probe"
-    roots.unpack(packed_root, probe)
-    try:
-        version = os.readlink(probe / "usr/bin/python3").removeprefix("python")
-    finally:
-        shutil.rmtree(probe)
+def wheelhouse(workplace: Path, packed_root: Path) -> Path:
+    """All that the wheel needs, as pinned, for the Python of the packed root.
+
+    The pins are taken without their conditions: pip judges those by the Python that it
+    runs on, not by --python-version.
+    """
+    pinned = (roots.REPOSITORY / "requirements.txt").read_text().splitlines()
+    pins = [line.split(";")[0].rstrip(" \\") for line in pinned if "==" in line]
+    (workplace / "pins.txt").write_text("\n".join(pins) + "\n")
     folder = workplace / "wheelhouse"
     pip(
-        *("download", "--quiet", "--dest", str(folder), "--only-binary=:all:", "--python-version", version),
-        *("--constraint", str(constraints(workplace)), str(wheel)),
+        *("download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder)),
+        *("--python-version", roots.python_version(packed_root), "--requirement", str(workplace / "pins.txt")),
     )
-    (folder / wheel.name).unlink()
     return folder
-
-
-def constraints(workplace: Path) -> Path:
-    """The pinned versions without their hashes, which pip would otherwise want for the wheel as well."""
-    pinned = (roots.REPOSITORY / "requirements.txt").read_text().splitlines()
-    path = workplace / "constraints.txt"
-    path.write_text("\n".join(line.rstrip(" \\") for line in pinned if "==" in line) + "\n")
-    return path

@@ -7,6 +7,7 @@ however that ends.
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -42,7 +43,14 @@ def packed_root() -> Path:
     if not packed.exists():
         cache.mkdir(parents=True, exist_ok=True)
         making = cache / f"{digest}.{os.getpid()}.making.tar"
-        command = [str(mmdebstrap), "--quiet", "--variant=essential", f"--include={','.join(PACKAGES)}", SUITE, str(making)]
+        command = [
+            str(mmdebstrap),
+            "--quiet",
+            "--variant=essential",
+            f"--include={','.join(PACKAGES)}",
+            SUITE,
+            str(making),
+        ]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=MAKE_SECONDS, check=False)
             if done.returncode != 0:
@@ -57,6 +65,14 @@ def packed_root() -> Path:
 def unpack(packed: Path, root: Path) -> None:
     root.mkdir(parents=True)
     subprocess.run(["tar", "-C", str(root), "-xf", str(packed)], check=True, timeout=RUN_SECONDS)
+
+
+def python_version(packed: Path) -> str:
+    """Which Python 3 the packed root has, as 3.11."""
+    listing = ["tar", "--list", "--file", str(packed)]
+    names = subprocess.run(listing, capture_output=True, text=True, check=True, timeout=RUN_SECONDS).stdout.split()
+    (version,) = {found[1] for name in names if (found := re.fullmatch(r"[.]?/?usr/bin/python(3[.]\d+)", name))}
+    return version
 
 
 @dataclass(frozen=True)

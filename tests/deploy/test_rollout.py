@@ -12,14 +12,13 @@ from tests.deploy.roots import PLAYBOOKS, REPOSITORY, Run, playbook, unpack
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-# control-1 and node-1 carry roles for the whole cluster, node-2 takes all defaults, node-3 overrides them.
+# control-1 carries a role for the whole cluster, node-1 takes all defaults, node-2 overrides them.
 INVENTORY = {
     "control": {"hosts": {"control-1": {}}},
-    "hypervisors": {"hosts": {"node-1": {}, "node-2": {}, "node-3": {}}},
-    "network_nodes": {"hosts": {"node-1": {}}},
+    "hypervisors": {"hosts": {"node-1": {}, "node-2": {}}},
     "database_nodes": {"hosts": {"control-1": {}}},
     "large": {
-        "hosts": {"node-3": {}},
+        "hosts": {"node-2": {}},
         "vars": {"sf_node_ram_reservation_gb": "48", "sf_node_cpu_reservation_threads": "12"},
     },
 }
@@ -28,13 +27,14 @@ ALL = {
     "sf_database_url": "mysql+pymysql://fleet:p#ss$word@db-1/fleet",
     "sf_redis_url": "redis://db-1:6379/0",
     "sf_node_backend": "simulated",
+    "sf_auth_secret": "0123456789abcdef" * 4,
 }
-HOSTS = ("control-1", "node-1", "node-2", "node-3")
+HOSTS = ("control-1", "node-1", "node-2")
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """Four machines after a first and a second run."""
+    """Three machines after a first and a second run."""
 
     roots: dict[str, Path]
     first: Run
@@ -56,7 +56,7 @@ def write_inventory(folder: Path, roots: dict[str, Path]) -> Path:
     clean = "env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8"
     for host, root in roots.items():
         values: dict[str, object] = {"ansible_connection": "enter", "ansible_enter": f"chroot {root} {clean}"}
-        if host == "node-3":
+        if host == "node-2":
             # host_vars win over group_vars.
             values |= {"sf_node_ram_reservation_gb": 64.5, "sf_node_labels": {"rack": "b", "disk": "ssd"}}
             values |= {"sf_instances_path": "/srv/instances"}
@@ -102,8 +102,7 @@ def test_the_reservations_follow_the_formulas_where_nobody_set_them(rollout: Rol
     plain_gb = max(2.0, memory_mb / 1024 * 0.1)
     expected = {
         "control-1": (f"{round(plain_gb + 4.0, 3)}", "4", "20.0"),
-        "node-1": (f"{round(plain_gb + 4.0, 3)}", "4", "20.0"),
-        "node-2": (f"{round(plain_gb, 3)}", "2", "20.0"),
+        "node-1": (f"{round(plain_gb, 3)}", "2", "20.0"),
     }
     keys = ("NODE_RAM_RESERVATION_GB", "NODE_CPU_RESERVATION_THREADS", "NODE_DISK_RESERVATION_GB")
 
@@ -111,7 +110,7 @@ def test_the_reservations_follow_the_formulas_where_nobody_set_them(rollout: Rol
 
 
 def test_host_vars_win_over_group_vars_and_both_over_the_formulas(rollout: Rollout) -> None:
-    config = rollout.config("node-3")
+    config = rollout.config("node-2")
 
     assert config["NODE_RAM_RESERVATION_GB"] == "64.5"
     assert config["NODE_CPU_RESERVATION_THREADS"] == "12"
@@ -119,8 +118,8 @@ def test_host_vars_win_over_group_vars_and_both_over_the_formulas(rollout: Rollo
 
 
 def test_each_host_gets_its_own_values_and_no_key_that_nobody_set(rollout: Rollout) -> None:
-    assert rollout.config("node-3") == rollout.config("node-2") | {
-        "NODE_NAME": "node-3",
+    assert rollout.config("node-2") == rollout.config("node-1") | {
+        "NODE_NAME": "node-2",
         "NODE_RAM_RESERVATION_GB": "64.5",
         "NODE_CPU_RESERVATION_THREADS": "12",
         "NODE_LABELS": "disk=ssd,rack=b",
@@ -129,7 +128,7 @@ def test_each_host_gets_its_own_values_and_no_key_that_nobody_set(rollout: Rollo
     assert rollout.config("control-1")["NODE_IS_HYPERVISOR"] == "false"
     assert rollout.config("control-1")["ADMIN_KEY_FILE"] == "/var/lib/sf/admin.key"
     assert "ADMIN_KEY_FILE" not in rollout.config("node-1")
-    assert rollout.config("node-2")["DATABASE_URL"] == ALL["sf_database_url"]
+    assert rollout.config("node-1")["DATABASE_URL"] == ALL["sf_database_url"]
 
 
 @pytest.mark.parametrize("host", HOSTS)
@@ -162,7 +161,7 @@ def test_the_daemons_user_has_no_login_and_cannot_change_what_it_runs(rollout: R
     ("host", "daemons"),
     [
         ("control-1", {"sf-api", "sf-reconciler", "sf-resources"}),
-        ("node-2", {"sf-resources", "sf-worker"}),
+        ("node-1", {"sf-resources", "sf-worker"}),
     ],
 )
 def test_a_host_gets_the_daemons_of_its_groups_and_no_others(rollout: Rollout, host: str, daemons: set[str]) -> None:
@@ -176,7 +175,7 @@ def test_a_host_gets_the_daemons_of_its_groups_and_no_others(rollout: Rollout, h
 
 
 def test_a_daemon_may_write_where_the_configuration_says(rollout: Rollout) -> None:
-    added = rollout.roots["node-3"] / "etc/systemd/system/sf-resources.service.d/10-paths.conf"
+    added = rollout.roots["node-2"] / "etc/systemd/system/sf-resources.service.d/10-paths.conf"
 
     assert "ReadWritePaths=-/srv/instances\n" in added.read_text()
 
@@ -194,7 +193,7 @@ def test_systemd_accepts_the_units_as_installed(rollout: Rollout, host: str) -> 
 
 
 def test_the_installed_wheel_is_whole(rollout: Rollout) -> None:
-    root = rollout.roots["node-2"]
+    root = rollout.roots["node-1"]
 
     assert inside(root, "/opt/sf/venv/bin/pip", "check") == "No broken requirements found."
     assert "Usage" in inside(root, "/opt/sf/venv/bin/fleet", "--help")

@@ -24,7 +24,7 @@ options:
 """
 
 
-class Connection(ConnectionBase):
+class Connection(ConnectionBase):  # type: ignore[misc]  # Ansible ships no types
     """Runs commands and moves files through `ansible_enter`."""
 
     transport = "enter"
