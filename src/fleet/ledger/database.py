@@ -34,6 +34,8 @@ R = TypeVar("R")
 
 UNIT_ATTEMPTS_MAX = 4
 UNIT_BACKOFF_SECONDS = 0.005
+# No attempt begins later than this: four time-outs in a row would outlast the caller's patience.
+UNIT_SECONDS_MAX = 8.0
 LOCK_WAIT_SECONDS = 2
 CONNECT_TIMEOUT_SECONDS = 2
 ANSWER_TIMEOUT_SECONDS = 5
@@ -60,6 +62,7 @@ _NOW = {
 # 1040 and 1203 too many connections, 1041 out of memory, 1290 read-only.
 CANNOT_SERVE = frozenset({1040, 1041, 1203, 1290})
 CLIENT_ERRORS_FROM = 2000
+COMMITTING = "raised by COMMIT"
 
 
 class Trouble(Enum):
@@ -221,11 +224,19 @@ def decimal_of(value: Any) -> Decimal | None:
 class Database:
     """The ledger's database, MariaDB or SQLite, as one process uses it."""
 
-    def __init__(self, url: str, *, pool_size: int = 8, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        pool_size: int = 8,
+        sleep: Callable[[float], None] = time.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Remember the URL; connections are opened when first needed."""
         self.url = make_url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._sleep = sleep
+        self._monotonic = monotonic
         self._writes = self._engine(pool_size, autocommit=False)
         self._reads = self._engine(pool_size, autocommit=True)
         # SQLite's own waiting is a polling back-off that starves late comers: a queue per process is fair.
@@ -287,15 +298,21 @@ class Database:
     def unit(self, work: Callable[[Connection], R], *, on_lost: Callable[[], R | None] | None = None) -> R:
         """Run `work` in one transaction and commit; run it again as a whole when the server says so.
 
-        Deadlocks, lock waits and snapshot conflicts are retried at most `UNIT_ATTEMPTS_MAX` times with jitter. When the
-        answer is lost, `on_lost` reads back (by the unit's key) what became of it: a value is the answer, None means it
-        did not happen. Without `on_lost` the unit must be safe to repeat.
+        Deadlocks, lock waits and snapshot conflicts are retried at most `UNIT_ATTEMPTS_MAX` times with jitter, and no
+        attempt begins after `UNIT_SECONDS_MAX`. When the answer is lost, `on_lost` reads back (by the unit's key) what
+        became of it: a value is the answer, None means it did not happen. Without `on_lost` the unit must be safe to
+        repeat.
 
         Raises:
-            DatabaseUnavailable: when the attempts are used up or the database cannot be reached.
+            DatabaseUnavailable: when the attempts are used up or the database cannot be reached. It says so where a
+                COMMIT may have been carried out.
         """
         last: Exception | None = None
+        in_doubt = False
+        began = self._monotonic()
         for attempt in range(UNIT_ATTEMPTS_MAX):
+            if attempt and self._monotonic() - began > UNIT_SECONDS_MAX:
+                break
             if attempt:
                 self._sleep(UNIT_BACKOFF_SECONDS * 2**attempt * (0.5 + secrets.randbelow(1000) / 1000))
             try:
@@ -303,12 +320,16 @@ class Database:
                     found = on_lost()
                     if found is not None:
                         return found
+                    in_doubt = False
                 return self._once(work)
+            except DatabaseUnavailable as error:
+                raise (unavailable(last, in_doubt=True) if in_doubt else error) from error
             except (DBAPIError, PoolTimeout) as error:
+                in_doubt = in_doubt or _commit_lost(error)
                 if trouble(error) not in {Trouble.RETRY, Trouble.LOST}:
-                    raise _final(error) from error
+                    raise _final(error, in_doubt=in_doubt) from error
                 last = error
-        raise unavailable(last) from last
+        raise unavailable(last, in_doubt=in_doubt) from last
 
     def _once(self, work: Callable[[Connection], R]) -> R:
         if self.is_sqlite:
@@ -328,7 +349,9 @@ class Database:
                 result = work(conn)
                 committing = True
                 conn.commit()
-            except BaseException:
+            except BaseException as error:
+                if committing:
+                    error.add_note(COMMITTING)
                 _roll_back(conn, committing=committing)
                 raise
             return result
@@ -359,14 +382,23 @@ def _roll_back(conn: Connection, *, committing: bool) -> None:
         conn.invalidate()
 
 
-def _final(error: Exception) -> Exception:
-    return unavailable(error) if trouble(error) is Trouble.UNAVAILABLE else error
+def _commit_lost(error: Exception) -> bool:
+    return trouble(error) is Trouble.LOST and COMMITTING in getattr(error, "__notes__", ())
 
 
-def unavailable(error: Exception | None) -> DatabaseUnavailable:
-    """Return the error a caller sees when nothing is known about the ledger."""
+def _final(error: Exception, *, in_doubt: bool) -> Exception:
+    return unavailable(error, in_doubt=in_doubt) if trouble(error) is Trouble.UNAVAILABLE else error
+
+
+def unavailable(error: Exception | None, *, in_doubt: bool = False) -> DatabaseUnavailable:
+    """Return the error a caller sees when nothing is known about the ledger; `in_doubt`: nor about the change."""
     why = str(getattr(error, "orig", None) or error).splitlines()[0][:200] if error else "no answer"
-    return DatabaseUnavailable(f"the ledger's database did not answer ({why}); nothing was decided, try again")
+    outcome = (
+        "whether the change was made is not known, ask again with the same Idempotency-Key"
+        if in_doubt
+        else "nothing was decided, try again"
+    )
+    return DatabaseUnavailable(f"the ledger's database did not answer ({why}); {outcome}")
 
 
 def _mariadb_url(url: URL) -> URL:

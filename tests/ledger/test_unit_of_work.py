@@ -1,0 +1,34 @@
+"""How long a unit of work goes on trying, and what its failure says about the change."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import pymysql
+import pytest
+from sqlalchemy import Connection
+from sqlalchemy.exc import OperationalError
+
+from fleet.ledger.database import UNIT_SECONDS_MAX, Database
+from fleet.model.errors import DatabaseUnavailable
+
+ANSWER_SECONDS = 5.0
+
+
+def test_a_server_that_hangs_is_not_asked_again_once_the_callers_patience_is_used_up(sqlite_url: str) -> None:
+    began: list[float] = []
+    now = 0.0
+    database = Database(sqlite_url, sleep=lambda _seconds: None, monotonic=lambda: now)
+
+    def work(_conn: Connection) -> NoReturn:
+        nonlocal now
+        began.append(now)
+        now += ANSWER_SECONDS
+        raise OperationalError("UPDATE", None, pymysql.err.OperationalError(2013, "timed out"))
+
+    with pytest.raises(DatabaseUnavailable, match="nothing was decided"):
+        database.unit(work)
+    database.close()
+
+    assert began == [0.0, ANSWER_SECONDS]
+    assert max(began) <= UNIT_SECONDS_MAX
