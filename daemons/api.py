@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import shutil
@@ -11,12 +12,17 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from socket import socket
+from typing import TYPE_CHECKING
 
 from fleet.config import Settings
 from fleet.ledger.database import Database
+from fleet.model.errors import DatabaseUnavailable
 from fleet.services.authentication import Authenticator, ensure_admin_key, is_private, token_secret
-from fleet.services.daemon import BROKEN, DONE, Daemon, Life
+from fleet.services.daemon import BROKEN, DONE, Daemon, Life, schema_ready
 from fleet.telemetry import get_logger
+
+if TYPE_CHECKING:
+    from fleet.api.waiting_room import WaitingRoom
 
 ANSWER_SECONDS_MAX = 10
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
@@ -30,7 +36,8 @@ def serve(settings: Settings, life: Life) -> int:
     if secret is None:
         return DONE
     folder = _share_figures(settings)
-    # Only now: the counters of all workers are kept together where this folder is.
+    # Only now, because counters are shared where that folder is; and before the fork, so that workers share the code.
+    from fleet.api import app as _  # noqa: F401, PLC0415
     from fleet.api.prefork import Workforce  # noqa: PLC0415
     from fleet.api.sockets import listen  # noqa: PLC0415
 
@@ -65,7 +72,7 @@ def _prepare(settings: Settings, life: Life) -> str | None:
     """Wait for the database, make the admin's key on the first start, and get what signs tokens; None: told to stop."""
     database = Database(settings.database_url)
     try:
-        if not life.wait_for_database(database):
+        if not _wait(settings, life, database):
             return None
         path = Path(settings.admin_key_file)
         if ensure_admin_key(database, path, settings.node_name):
@@ -78,7 +85,36 @@ def _prepare(settings: Settings, life: Life) -> str | None:
         database.close()
 
 
+def _wait(settings: Settings, life: Life, database: Database) -> bool:
+    """Wait for the database; who asks meanwhile is told so. False: told to stop."""
+    if life.once:
+        return life.wait_for_database(database)
+    with contextlib.ExitStack() as opened:
+        told: list[bool] = []
+
+        def probe() -> None:
+            try:
+                schema_ready(database)
+            except DatabaseUnavailable:
+                if not told:
+                    told.append(True)
+                    opened.callback(_open_waiting_room(settings).close)
+                raise
+
+        return life.wait_for("the database", probe)
+
+
+def _open_waiting_room(settings: Settings) -> WaitingRoom:
+    from fleet.api.sockets import listen  # noqa: PLC0415
+    from fleet.api.waiting_room import WaitingRoom  # noqa: PLC0415
+
+    return WaitingRoom(listen(settings.api_host, settings.api_port, 1)[0])
+
+
 def _share_figures(settings: Settings) -> Path | None:
+    """Prepare the environment that libraries read when they are imported."""
+    # Columns are not matrices: threads of a linear algebra library would only be in the way of the fork.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if settings.api_workers == 1:
         return None
     folder = Path(tempfile.mkdtemp(prefix="fleet-api-"))
