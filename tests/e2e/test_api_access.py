@@ -41,7 +41,7 @@ def two(served: Served, new_name: Names) -> Iterator[Two]:
 
 
 def without_incident(answer: httpx.Response) -> tuple[int, Any, set[str]]:
-    return answer.status_code, answer.json(), {name for name in answer.headers if name not in {"date"}}
+    return answer.status_code, answer.json(), set(answer.headers) - {"date"}
 
 
 def test_what_is_anothers_looks_exactly_like_what_is_not_there(two: Two) -> None:
@@ -163,7 +163,7 @@ def forged(**claims: Any) -> str:
 
 
 def bad_tokens() -> dict[str, str]:
-    none = jwt.encode({"ns": "system", "key": "k", "made": 1, "exp": 2**40}, None, algorithm="none")
+    none = jwt.encode({"ns": "system", "key": "k", "made": 1, "exp": 2**40}, "", algorithm="none")
     other = jwt.encode({"ns": "system", "key": "k", "made": 1, "exp": 2**40}, "x" * 40, algorithm="HS256")
     return {
         "no scheme": "",

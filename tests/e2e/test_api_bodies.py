@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import httpx
@@ -59,10 +60,10 @@ NODE_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "gpu_kind": (*TEXTS, None, "<b>"),
     "bogus": (1,),
 }
+NOT_FLAGS: tuple[Any, ...] = ("yes", 1, [])
+NOT_FIGURES: tuple[Any, ...] = ("1", True, [], -1, 2**60)
 FIGURES: tuple[Any, ...] = tuple(
-    {**METRICS, name: wrong}
-    for name in METRICS
-    for wrong in (("yes", 1, []) if name == "is_hypervisor" else ("1", True, [], -1, 2**60))
+    {**METRICS, name: wrong} for name in METRICS for wrong in (NOT_FLAGS if name == "is_hypervisor" else NOT_FIGURES)
 )
 BODIES = (
     Body("POST", "/auth", {"namespace": "a", "key": "b"}, {
@@ -94,22 +95,16 @@ READERS = [pytest.param(body, id=f"{body.method} {body.path}") for body in BODIE
 
 
 @pytest.fixture(scope="module")
-def places(served: Served) -> Iterator[dict[str, str]]:
+def places(served: Served) -> dict[str, str]:
     served.node("bodies")
     served.namespace("bodies").client.close()
-    yield {"node": "bodies", "ns": "bodies"}
+    return {"node": "bodies", "ns": "bodies"}
 
 
 def send(admin: As, body: Body, places: Mapping[str, str], content: Mapping[str, Any]) -> httpx.Response:
     path = body.path.format(**places)
     # The client's own encoder refuses half characters; on the wire they are only an escape.
-    return admin.raw(body.method, path, to_json(content).encode())
-
-
-def to_json(content: Any) -> str:
-    import json
-
-    return json.dumps(content)
+    return admin.raw(body.method, path, json.dumps(content).encode())
 
 
 @pytest.mark.parametrize("body", READERS)
@@ -129,7 +124,9 @@ def test_every_field_wrong_in_turn_is_refused_by_name(admin: As, places: dict[st
 
 @pytest.mark.parametrize("body", READERS)
 def test_every_required_field_left_out_is_named(admin: As, places: dict[str, str], body: Body) -> None:
-    required = [name for name in body.good if name in {"name", "cpus", "memory_mb", "metrics", "key", "namespace", "value"}]
+    required = [
+        name for name in body.good if name in {"name", "cpus", "memory_mb", "metrics", "key", "namespace", "value"}
+    ]
     if body.path in {"/instances", "/placements/explain"}:
         required.remove("name")
 
@@ -230,7 +227,14 @@ def test_all_fields_that_are_not_supported_are_told_together(admin: As) -> None:
 
 
 def test_defaults_of_later_fields_are_accepted(admin: As, places: dict[str, str]) -> None:
-    defaults = {"affinity": None, "metadata": {}, "placement": {}, "placement_rules": [], "region": "", "gpus": 0}
+    defaults: dict[str, Any] = {
+        "affinity": None,
+        "metadata": {},
+        "placement": {},
+        "placement_rules": [],
+        "region": "",
+        "gpus": 0,
+    }
 
     answer = admin.post("/placements/explain", {**SHAPE, **defaults, "strategy": "load-aware"})
 
@@ -294,8 +298,12 @@ def test_unknown_paths_and_methods_are_problem_documents(admin: As) -> None:
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "tab\there", "ä"])
 def test_a_bad_idempotency_key_is_refused_by_name(admin: As, key: str, new_name: Callable[[str], str]) -> None:
-    sent = {**admin.headers, "Idempotency-Key": key.encode()}
+    sent = [*admin.headers.items(), ("Idempotency-Key", key)]
 
-    answer = admin.client.post("/auth/namespaces", json={"name": new_name("ns")}, headers=sent)
+    answer = admin.client.post(
+        "/auth/namespaces",
+        json={"name": new_name("ns")},
+        headers=[(name.encode(), value.encode()) for name, value in sent],
+    )
 
     assert_problem(answer, 400, "invalid_request", "Idempotency-Key")
