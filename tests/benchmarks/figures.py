@@ -20,6 +20,7 @@ class Figure:
     below: float | None = None
     detail: str = ""
     rounds: list[float] = field(default_factory=list)
+    others_percent: float | None = None  # what processes that are not ours used of all processors meanwhile
 
     @property
     def met(self) -> bool | None:
@@ -43,9 +44,10 @@ class Figure:
 def show(figures: list[Figure], console: Console) -> None:
     """The table, ready to be pasted."""
     table = Table(title="Benchmarks", title_justify="left")
-    for name in ("figure", "value", "bar", "", "detail"):
-        table.add_column(name, justify="right" if name == "value" else "left")
+    for name in ("figure", "value", "bar", "", "others", "detail"):
+        table.add_column(name, justify="right" if name in {"value", "others"} else "left")
     for figure in figures:
         verdict = {True: "[green]met[/]", False: "[red]NOT MET[/]", None: ""}[figure.met]
-        table.add_row(figure.name, f"{figure.value:,.2f} {figure.unit}", figure.bar, verdict, figure.detail)
+        others = "" if figure.others_percent is None else f"{figure.others_percent:.0f} %"
+        table.add_row(figure.name, f"{figure.value:,.2f} {figure.unit}", figure.bar, verdict, others, figure.detail)
     console.print(table)

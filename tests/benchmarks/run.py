@@ -25,6 +25,7 @@ from rich.console import Console
 
 from tests.benchmarks import creates, deciding, reconciling
 from tests.benchmarks.figures import Figure, show
+from tests.benchmarks.others import Others
 from tests.benchmarks.stage import Stage, stage
 
 NAMES = ("decide", "creates-1000", "workers", "reconcile", "creates-5000", "creates-10000")
@@ -77,15 +78,25 @@ class Bench:
         self._console.print(f"  {nodes:,} nodes registered and measured in {time.monotonic() - started:.0f} s")
 
     def _floors(self, built: Stage) -> float:
-        found, bare = creates.floors(built, self._pace)
-        self._measure(lambda: found)
-        return bare
+        rates: list[float] = []
+
+        def measured() -> list[Figure]:
+            found, bare = creates.floors(built, self._pace)
+            rates.append(bare)
+            return found
+
+        self._measure(measured)
+        return rates[0]
 
     def _measure(self, measurement: Callable[[], list[Figure]]) -> None:
-        for figure in measurement():
+        others = Others()
+        found = measurement()
+        for figure in found:
+            figure.others_percent = others.percent()
             self.figures.append(figure)
             verdict = {True: "met", False: "NOT MET", None: ""}[figure.met]
-            self._console.print(f"  {figure.name}: {figure.value:,.2f} {figure.unit} {figure.bar} {verdict}")
+            noise = f"(others {figure.others_percent:.0f} %)"
+            self._console.print(f"  {figure.name}: {figure.value:,.2f} {figure.unit} {figure.bar} {verdict} {noise}")
 
     def _profiled(self, built: Stage) -> None:
         if self._profile is None:
