@@ -113,13 +113,16 @@ class _Attempts:
         self._amounts = placing.request.amounts(self._config.instance_overhead_mb)
         self._demand = capacity.demand_at_admission(placing.request.cpus, self._config.scheduler_demand_per_vcpu)
         self._walk = _Walk(ctx.elapsed())
-        # SQLite has no busy rows: the file's write lock is waited for, and that wait is outside the 0.4 s.
-        self._deadline = self._walk.started + (float("inf") if ctx.database.is_sqlite else DEADLINE_SECONDS)
+        self._deadline = float("inf")
 
     def run(self) -> Placed | Refusal:
         """Walk until placed, proven full, or out of time."""
         view, decision = self._decide(None)
         self._ctx.fault("place_after_decide")
+        if not self._ctx.database.is_sqlite:
+            # The walk is what is bounded: a first snapshot may take longer, and proves nothing about locks. SQLite has
+            # no busy rows: the file's write lock is waited for, outside the 0.4 s.
+            self._deadline = self._ctx.elapsed() + DEADLINE_SECONDS
         for attempt in range(ATTEMPTS_MAX):
             if decision.outcome == "refused":
                 return self._refuse_by_decision(view, decision)

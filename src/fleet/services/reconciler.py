@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Final
 
-from fleet.ledger import passes, reconcile, samples
+from fleet.ledger import passes, reconcile, retention, samples
 from fleet.ledger.database import Database
 from fleet.ledger.leases import Lease, LeaseLost
 from fleet.ledger.reconcile import PassReport
@@ -32,6 +32,7 @@ from fleet.telemetry import get_logger
 LOOK_SECONDS: Final = 2.0
 MISSING_SECONDS: Final = 10.0
 SWEEP_SECONDS: Final = 3.0
+RETENTION_SECONDS: Final = 600.0
 TURN_SECONDS: Final = 0.2
 # A difference that a pass cannot mend must not make passes run one after the other.
 CHANGED_SECONDS_MIN: Final = 10.0
@@ -65,6 +66,7 @@ class Reconciler:
             Every(lambda: MISSING_SECONDS, self.mark_missing, monotonic=monotonic),
             Every(lambda: SWEEP_SECONDS, self.sweep, monotonic=monotonic),
             Every(lambda: LOOK_SECONDS, self.pass_if_due, monotonic=monotonic),
+            Every(lambda: RETENTION_SECONDS, self.forget_old, monotonic=monotonic),
         )
 
     def run(self, stop: threading.Event, alive: Callable[[], None] = lambda: None) -> None:
@@ -94,6 +96,20 @@ class Reconciler:
     def sweep(self) -> sweep.Swept:
         """Wake what nobody works on."""
         return sweep.sweep_once(self._database, self._wake_ups)
+
+    def forget_old(self) -> dict[str, int] | None:
+        """Delete what is past its retention; None when another leads by now."""
+        lease = self._leadership.lease
+        if lease is None:
+            return None
+        try:
+            gone = retention.sweep(self._database, lease, self._config())
+        except LeaseLost:
+            self._leadership.lost()
+            return None
+        if any(gone.values()):
+            _log.info("retention.swept", **gone)
+        return gone
 
     def pass_if_due(self) -> PassReport | None:
         """Run a pass when the interval is over, or at once when the totals do not fit the nodes."""

@@ -1,0 +1,72 @@
+"""Retention deletes what is old and nothing else, and only under the leader's lease."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleet.ledger import decisions, leases, retention
+from fleet.ledger.database import Database
+from fleet.model.cluster_config import ClusterConfig
+from tests.ledger import fleet_of
+
+
+def _decision(db: Database, name: str) -> None:
+    row = decisions.DecisionRow(
+        id=name,
+        instance_uuid=None,
+        namespace="ns",
+        reason="create",
+        outcome="refused",
+        code="out_of_capacity",
+        node_id=None,
+        seed=1,
+        base_id=None,
+        changes=b"",
+        record=b"",
+        request={},
+        walk=[],
+        summary="",
+        version="0",
+    )
+    db.unit(lambda conn: decisions.insert(conn, row))
+
+
+def _lease(db: Database) -> leases.Lease:
+    lease = leases.acquire(db, "reconciler", "here", 60)
+    assert lease is not None
+    return lease
+
+
+def test_a_decision_goes_when_its_days_are_over(db: Database) -> None:
+    _decision(db, "d1")
+    decisions.insert_base(db, "b1", None, b"x")
+    config = ClusterConfig(decisions_retention_days=0)
+
+    gone = retention.sweep(db, _lease(db), config)
+
+    assert gone["decisions"] == 1
+    assert decisions.get(db, "d1") is None
+    # The base outlives the decisions that were made on it by a day.
+    assert decisions.base(db, "b1") == (b"x",)
+
+
+def test_what_is_young_stays(db: Database) -> None:
+    _decision(db, "d1")
+    fleet_of.node(db, cpus=4)
+
+    gone = retention.sweep(db, _lease(db), ClusterConfig())
+
+    assert gone == {"decisions": 0, "decision_bases": 0, "events": 0, "idempotency_keys": 0}
+    assert decisions.get(db, "d1") is not None
+
+
+def test_a_former_leader_deletes_nothing(db: Database) -> None:
+    _decision(db, "d1")
+    former = _lease(db)
+    leases.drop(db, former)
+    _lease(db)
+
+    with pytest.raises(leases.LeaseLost):
+        retention.sweep(db, former, ClusterConfig(decisions_retention_days=0))
+
+    assert decisions.get(db, "d1") is not None
