@@ -80,15 +80,19 @@ def charge(conn: Connection, uuid: str, amounts: Amounts, *, hard: bool) -> Char
     return Charged(tuple(figure for figure in figures if figure.exceeded))
 
 
-def credit(conn: Connection, uuid: str, amounts: Amounts) -> bool:
-    """Give `amounts` back to an unfolded claim, and what that takes from the overage. False: it is folded or gone."""
+def credit(conn: Connection, uuid: str, amounts: Amounts) -> list[tuple[str, int]] | None:
+    """Give `amounts` back to an unfolded claim, and what that takes from the overage. None: it is folded or gone.
+
+    Counters that held less are floored; they are returned with the missing amounts.
+    """
     row = LOCK_UNFOLDED.run(conn, uuid=uuid).mappings().first()
     if row is None:
-        return False
+        return None
     CREDIT.run(conn, uuid=uuid, cpus=amounts.cpus, memory_mb=amounts.memory_mb, disk_gb=amounts.disk_gb)
     given = Amounts(*(min(row[f"used_{name}"], getattr(amounts, name)) for name in CLUSTER_DIMENSIONS))
     _apply_overage(conn, row, before=Amounts(), after=-given)
-    return True
+    missing = (amounts - given).as_dict()
+    return [(f"claim {uuid} used_{name}", missing[name]) for name in CLUSTER_DIMENSIONS if missing[name]]
 
 
 def pay_from_cluster(conn: Connection, instance_uuid: str) -> None:
