@@ -15,18 +15,40 @@ from sqlalchemy import Connection
 from fleet.ledger import admission, events, release, totals
 from fleet.ledger.admission import Ask, Writes, nothing
 from fleet.ledger.database import Database, Sql
-from fleet.model.admission import AdmissionOutcome, Charge
+from fleet.model.admission import AdmissionOutcome, Charge, Refused, Stage
 
 LOCK_NODE = Sql("SELECT * FROM scheduler_node_capacity WHERE node_id = :node_id {for_update}")
+PRIMARY = Sql("SELECT id FROM charges WHERE instance_uuid = :instance_uuid AND role = 'primary' {for_update}")
 ARRIVE = Sql("""
     UPDATE charges SET role = 'primary', payer = :payer, settled_at = {now}
     WHERE id = :charge_id AND role = 'incoming' AND node_id = :node_id
 """)
 
 
+NOTHING_TO_MOVE = "nothing_to_move"
+
+
+class _NothingToMove(Exception):
+    """The instance holds no charge: it was released while the move was decided."""
+
+
 def begin(db: Database, ask: Ask, *, rows: Writes = nothing) -> AdmissionOutcome:
-    """Hold the destination of a move: the same guard as every other growth in use."""
-    return admission.admit(db, replace(ask, incoming=True), rows=rows)
+    """Hold the destination of a move: the same guard as every other growth in use.
+
+    An instance that holds no charge is refused with `ineligible` "nothing_to_move": nobody would ever give the
+    destination back.
+    """
+
+    def held(conn: Connection) -> None:
+        # A release that is under way has deleted the charge (then it is waited for), or finds this one after us.
+        if PRIMARY.run(conn, instance_uuid=ask.instance_uuid).first() is None:
+            raise _NothingToMove
+        rows(conn)
+
+    try:
+        return admission.admit(db, replace(ask, incoming=True), rows=held)
+    except _NothingToMove:
+        return Refused(ask.node_id, Stage.NODE, ineligible=NOTHING_TO_MOVE)
 
 
 def settle(db: Database, instance_uuid: str, *, rows: Callable[[Connection], None] = nothing) -> bool:

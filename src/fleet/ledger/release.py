@@ -92,6 +92,9 @@ def release_in(
     if not {charge.node_id for charge in found} <= nodes:
         raise ChargeMovedError(instance_uuid)
     gone = [charge for charge in found if delete_charge(conn, charge)]
+    if gone and charges_of(conn, instance_uuid):
+        # A move began while a charge's own lock was waited for.
+        raise ChargeMovedError(instance_uuid)
     clamped: list[tuple[str, int]] = []
     change = totals.Change()
     for charge in gone:
@@ -165,8 +168,9 @@ def _credit_payer(conn: Connection, charge: Charge) -> list[tuple[str, int]]:
     """Credit the recorded payer if it is unfolded, else the cluster; once. An incoming charge has no payer."""
     if charge.role != "primary":
         return []
-    if charge.payer is not None and claims.credit(conn, charge.payer, charge.amounts):
-        return []
+    from_claim = None if charge.payer is None else claims.credit(conn, charge.payer, charge.amounts)
+    if from_claim is not None:
+        return from_claim
     row = CLUSTER_ROW.run(conn).mappings().first()
     given = {name: getattr(charge.amounts, name) for name in CLUSTER_DIMENSIONS}
     CREDIT_CLUSTER.run(conn, given)
