@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection
 
-from fleet.ledger import charges, nodes, release, samples
+from fleet.ledger import admission, charges, moves, nodes, release, samples
 from fleet.ledger.database import Database
 from fleet.model.admission import Admitted, Busy, Refused
 from fleet.model.errors import NodeNotFound
@@ -212,3 +214,26 @@ def test_a_release_while_the_charge_moves_leaves_one_of_two_ends(maria: Database
     assert fleet_of.charged_to(maria) == {}
     assert fleet_of.used(maria, here) == fleet_of.used(maria, there) == (0, 0, 0, 0)
     fleet_of.assert_exact(maria)
+
+
+def test_a_release_and_the_beginning_of_a_move_at_once_leave_no_charge_behind(
+    maria: Database, mariadb_ledger_url: str
+) -> None:
+    here, there = fleet_of.node(maria, cpus=8), fleet_of.node(maria, cpus=8)
+    for release_first in (True, False):
+        instance = fleet_of.admitted(maria, ask(here))
+        moving = ask(there, instance_uuid=instance)
+        with open_transaction(maria) as conn:
+            if release_first:
+                release.release_in(conn, instance, rows=functools.partial(fleet_of._deleted, instance=instance))
+                other = Other(mariadb_ledger_url, functools.partial(moves.begin, ask=moving))
+            else:
+                admission._admit(conn, replace(moving, incoming=True), *[admission.nothing] * 3)
+                moves.PRIMARY.run(conn, instance_uuid=instance).first()
+                other = Other(mariadb_ledger_url, functools.partial(fleet_of.delete, instance=instance))
+            other.stands(maria)
+        other.result()
+
+        assert fleet_of.charged_to(maria) == {}
+        assert fleet_of.used(maria, here) == fleet_of.used(maria, there) == (0, 0, 0, 0)
+        fleet_of.assert_exact(maria)
