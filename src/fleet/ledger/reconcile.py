@@ -43,6 +43,7 @@ SET_COUNTED = Sql("""
     UPDATE scheduler_node_capacity SET counted = :counted, generation = generation + 1, updated_at = {now}
     WHERE node_id = :node_id
 """)
+NAME = Sql("SELECT name FROM nodes WHERE id = :node_id")
 LOCK_NODE = Sql("SELECT * FROM scheduler_node_capacity WHERE node_id = :node_id {for_update}")
 EXPIRED = Sql("""
     SELECT uuid FROM namespace_claims
@@ -145,11 +146,18 @@ def _fix(db: Database, lease: leases.Lease, row: str, fixer: Fixer) -> list[Corr
                 "new": item.new,
                 "difference": item.difference,
             }
-            kind, _, name = row.partition(" ")
-            events.record(conn, kind, name or "cluster", "capacity counter corrected", payload, level="warning")
+            events.record(conn, *_timeline(conn, row), "capacity counter corrected", payload, level="warning")
         return found
 
     return db.unit(fix)
+
+
+def _timeline(conn: Connection, row: str) -> tuple[str, str]:
+    """Return whose timeline a row's events belong to; a node's is kept under its name."""
+    kind, _, key = row.partition(" ")
+    if kind == "node":
+        return kind, str(NAME.run(conn, node_id=int(key)).scalar_one())
+    return kind, key or "cluster"
 
 
 def _node_fixer(node_id: int) -> Fixer:
@@ -218,7 +226,7 @@ def _recounter(lease: leases.Lease, node_id: int) -> Callable[[Connection], None
         SET_COUNTED.run(conn, node_id=node_id, counted=_counts(now))
         after = LOCK_NODE.run(conn, node_id=node_id).mappings().one()
         payload = {"counted": _counts(now), "sample_age_seconds": round(now["age_us"] / 1_000_000)}
-        events.record(conn, "node", str(node_id), "node capacity counted changed", payload)
+        events.record(conn, *_timeline(conn, f"node {node_id}"), "node capacity counted changed", payload)
         totals.apply(conn, totals.difference(before, after))
 
     return recount
