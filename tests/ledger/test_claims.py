@@ -1,0 +1,104 @@
+"""Claims as admission honours them: who pays, what is over, and what is left for those without a claim."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleet.ledger.database import Database
+from fleet.model.admission import Admitted, Refused, Stage
+from tests.ledger import fleet_of
+from tests.ledger.fleet_of import ask
+from tests.ledger.holding import Other, open_transaction
+
+
+def refused_at(outcome: object) -> tuple[Stage, list[str]]:
+    assert isinstance(outcome, Refused), outcome
+    return outcome.failing_stage, [figure.dimension for figure in outcome.figures if figure.exceeded]
+
+
+def test_a_claim_of_another_namespace_pays_nothing(db: Database) -> None:
+    node_id = fleet_of.node(db, cpus=8)
+    claim = fleet_of.claim(db, limit=(4, 4, 4), namespace="other")
+    outcome = fleet_of.admit(db, ask(node_id))
+
+    assert isinstance(outcome, Admitted)
+    assert outcome.payer is None
+    assert fleet_of.claim_row(db, claim)["used_cpus"] == 0
+    fleet_of.assert_exact(db)
+
+
+def test_what_is_promised_to_claims_is_not_left_for_others(db: Database) -> None:
+    node_id = fleet_of.node(db, cpus=8)
+    fleet_of.claim(db, limit=(5, 0, 0), namespace="other")
+    fleet_of.admitted(db, ask(node_id, cpus=3))
+
+    assert refused_at(fleet_of.admit(db, ask(node_id))) == (Stage.CLUSTER, ["cpus"])
+
+
+@pytest.mark.parametrize("mode", ["advisory", "hard"])
+def test_overage_of_a_claim_is_taken_from_what_others_may_use(db: Database, mode: str) -> None:
+    node_id = fleet_of.node(db, cpus=10)
+    claim = fleet_of.claim(db, limit=(4, 40, 4), namespace="claimed")
+    fleet_of.admitted(db, ask(node_id, cpus=4, namespace="claimed", claim_hard=mode == "hard"))
+    assert fleet_of.cluster(db)["overage_cpus"] == 0
+    over = fleet_of.admit(db, ask(node_id, cpus=3, namespace="claimed", claim_hard=mode == "hard"))
+    if mode == "hard":
+        assert refused_at(over) == (Stage.CLAIM, ["cpus"])
+        assert fleet_of.claim_row(db, claim)["used_cpus"] == 4
+        return
+
+    assert isinstance(over, Admitted)
+    assert [(item.dimension, item.limit, item.used, item.requested) for item in over.over_claim] == [("cpus", 4, 4, 3)]
+    assert fleet_of.cluster(db)["overage_cpus"] == 3
+    fleet_of.assert_exact(db)
+    # 10 in all, 4 promised, 3 overdrawn: 3 are left.
+    assert refused_at(fleet_of.admit(db, ask(node_id, cpus=4))) == (Stage.NODE, ["cpus"])
+    fleet_of.publish(db, fleet_of.rows(db, "SELECT name FROM nodes")[0]["name"], cpus=10)
+    fleet_of.admitted(db, ask(node_id, cpus=3))
+    fleet_of.delete(db, fleet_of.rows(db, "SELECT MIN(instance_uuid) AS i FROM charges WHERE cpus = 4")[0]["i"])
+    assert fleet_of.cluster(db)["overage_cpus"] == 0
+    fleet_of.assert_exact(db)
+
+
+def test_the_unclaimed_guard_counts_overage_although_a_node_has_room(db: Database) -> None:
+    node_id = fleet_of.node(db, cpus=10)
+    fleet_of.node(db, cpus=2)
+    fleet_of.claim(db, limit=(4, 40, 4), namespace="claimed")
+    fleet_of.admitted(db, ask(node_id, cpus=7, namespace="claimed"))
+
+    # total 12, promised 4, overdrawn 3: 5 left, of which 3 on this node.
+    fleet_of.admitted(db, ask(node_id, cpus=3))
+    fleet_of.execute(db, "UPDATE scheduler_node_capacity SET limit_cpus = 14 WHERE node_id = :i", i=node_id)
+    stage, dimensions = refused_at(fleet_of.admit(db, ask(node_id, cpus=3)))
+    assert (stage, dimensions) == (Stage.CLUSTER, ["cpus"])
+    assert isinstance(fleet_of.admit(db, ask(node_id, cpus=2)), Admitted)
+
+
+def test_a_claim_that_ends_between_the_charge_and_its_payment_leaves_it_to_the_cluster(
+    maria: Database, mariadb_ledger_url: str
+) -> None:
+    node_id = fleet_of.node(maria, cpus=8)
+    claim = fleet_of.claim(maria, limit=(4, 40, 4), namespace="claimed")
+    wanted = ask(node_id, cpus=2, namespace="claimed", claim_hard=True)
+    with open_transaction(maria) as conn:
+        # The admission has read this claim as its payer and waits for its row, when it expires.
+        conn.exec_driver_sql("UPDATE namespace_claims SET expires_at = 1")
+        other = Other(mariadb_ledger_url, lambda db: fleet_of.admit(db, wanted))
+        other.stands(maria)
+    outcome = other.result()
+
+    assert isinstance(outcome, Admitted)
+    assert outcome.payer is None
+    assert fleet_of.claim_row(maria, claim)["used_cpus"] == 0
+    assert fleet_of.unclaimed(maria)[0] == 2
+    fleet_of.assert_exact(maria)
+
+
+def test_a_namespace_cannot_have_two_active_claims(db: Database) -> None:
+    fleet_of.claim(db, limit=(1, 1, 1))
+    with pytest.raises(Exception, match=r"(?i)unique|duplicate"):
+        fleet_of.claim(db, limit=(1, 1, 1))
+    fleet_of.execute(db, "UPDATE namespace_claims SET coverage_state = 'expired', folded = 1")
+    fleet_of.execute(db, "UPDATE cluster_capacity SET claimed_cpus = 0, claimed_memory_mb = 0, claimed_disk_gb = 0")
+    fleet_of.claim(db, limit=(1, 1, 1))
+    fleet_of.assert_exact(db)
