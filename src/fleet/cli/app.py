@@ -87,6 +87,7 @@ def everywhere(
     """What holds for every command."""
     form = Form.JSON if as_json else Form.SIMPLE if simple else Form.HUMAN
     ctx.obj = Shell(Output(form), url.rstrip("/"), namespace_as, key_file, os.environ)
+    ctx.call_on_close(ctx.obj.close)
 
 
 def main() -> None:

@@ -70,6 +70,11 @@ class Shell:
                 self._caller = Caller(session)
             return self._caller
 
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self._caller is not None:
+            self._caller.close()
+
     def call(self, method: str, path: str, body: Any = None, *, key: str = "") -> Any:
         """The body of a successful answer.
 

@@ -1,0 +1,506 @@
+"""The command line against a running service: what it prints, how it ends, and that it never shows a stack trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.cli.app import run
+from tests.e2e.served import As, Served, clean_environment
+from tests.servers import free_port, wait_until
+
+Names = Callable[[str], str]
+
+
+@dataclass
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def fleet(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Ended]:
+    """Run `fleet …` as the admin; the token is kept in this test's own folder."""
+    monkeypatch.setenv("FLEET_URL", served.url)
+    monkeypatch.setenv("FLEET_KEY_FILE", str(served.key_file))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+    def command(*words: str) -> Ended:
+        capsys.readouterr()
+        code = run(list(words))
+        read = capsys.readouterr()
+        assert "Traceback" not in read.out + read.err
+        return Ended(code, read.out, read.err)
+
+    return command
+
+
+@pytest.fixture(scope="module", autouse=True)
+def room(served: Served) -> None:
+    served.node("cli", memory_max=2**20, memory_available=2**20, cpu_schedulable=200, cpu_threads=202)
+
+
+def created(fleet: Callable[..., Ended], *more: str, name: str = "web") -> dict[str, Any]:
+    made = fleet("instance", "create", name, "--cpus", "1", "--memory", "64", "--disk", "1", "--json", *more)
+    assert made.code == 0, made
+    answer: dict[str, Any] = made.json
+    return answer
+
+
+def test_create_list_show_events_and_delete(fleet: Callable[..., Ended], new_name: Names) -> None:
+    name = new_name("vm")
+    made = created(fleet, "--tag", "role=db", "--tag", "plain", name=name)
+
+    shown = fleet("instance", "show", made["uuid"], "--json").json
+    listed = fleet("instance", "list", "--name", name)
+    events = fleet("instance", "events", made["uuid"], "--json").json["items"]
+    deleted = fleet("instance", "delete", made["uuid"], "--json").json
+
+    assert (shown["name"], shown["node"], shown["tags"]) == (name, made["node"], {"role": "db", "plain": ""})
+    assert listed.out.splitlines()[0].split()[:3] == ["uuid", "name", "namespace"]
+    assert made["uuid"] in listed.out
+    assert [event["id"] for event in events] == sorted(event["id"] for event in events)
+    assert events[0]["message"] == "instance placed"
+    assert deleted["state"] == "deleting"
+    assert deleted["operation_id"]
+
+
+def test_simple_lists_are_comma_separated_with_the_uuid_first(fleet: Callable[..., Ended], new_name: Names) -> None:
+    name = new_name("vm")
+    made = created(fleet, name=name)
+
+    lines = fleet("--simple", "instance", "list", "--name", name).out.splitlines()
+    shown = fleet("instance", "show", made["uuid"], "--simple").out.splitlines()
+
+    assert lines[0].startswith("uuid,name,")
+    assert [line.split(",")[0] for line in lines[1:]] == [made["uuid"]]
+    assert f"uuid,{made['uuid']}" in shown
+
+
+def test_sizes_may_have_units(fleet: Callable[..., Ended]) -> None:
+    made = fleet("instance", "create", "sized", "--cpus", "1", "--memory", "1 GB", "--disk", "1500MiB", "--json").json
+
+    shown = fleet("instance", "show", made["uuid"], "--json").json
+
+    assert (shown["memory_mb"], shown["disk_gb"]) == (1024, 2)
+
+
+def test_dry_run_and_explain_say_where_and_change_nothing(fleet: Callable[..., Ended], new_name: Names) -> None:
+    name = new_name("vm")
+    asked = ("--cpus", "1", "--memory", "64")
+
+    dry = fleet("instance", "create", name, *asked, "--dry-run")
+    explained = fleet("explain", name, *asked)
+    refused = fleet("explain", "--cpus", "900000", "--memory", "64")
+
+    assert dry.code == explained.code == refused.code == 0
+    assert "is first of" in dry.out
+    assert "is first of" in explained.out
+    assert "nodes fit" in refused.out
+    assert "Not on:" in refused.out
+    assert fleet("instance", "list", "--name", name, "--json").json["items"] == []
+
+
+def test_a_refusal_is_one_sentence_exit_1_and_its_document_with_json(fleet: Callable[..., Ended]) -> None:
+    asked = ("instance", "create", "huge", "--cpus", "900000", "--memory", "64")
+
+    told = fleet(*asked)
+    document = fleet(*asked, "--json")
+
+    assert told.code == document.code == 1
+    assert told.out == ""
+    assert "nodes fit" in told.err
+    assert "out_of_capacity" in told.err
+    assert "fleet decision show " in told.err
+    assert document.json["code"] == "out_of_capacity"
+    assert "nodes fit" in fleet("decision", "show", document.json["decision_id"]).out
+
+
+def test_decisions_and_operations_are_listed_and_shown(fleet: Callable[..., Ended]) -> None:
+    made = created(fleet)
+
+    lines = fleet("decision", "list", "--instance", made["uuid"], "--json").json["items"]
+    sentences = fleet("decision", "show", made["decision_id"]).out
+    operation = fleet("operation", "show", made["operation_id"], "--json").json
+    listed = fleet("operation", "list", "--instance", made["uuid"], "--json").json["items"]
+    early = fleet("operation", "retry", made["operation_id"])
+    cancelled = fleet("operation", "cancel", made["operation_id"], "--json")
+
+    assert [line["id"] for line in lines] == [made["decision_id"]]
+    assert "strategy load-aware" in sentences
+    assert (operation["kind"], operation["state"]) == ("create", "pending")
+    assert [item["uuid"] for item in listed] == [made["operation_id"]]
+    assert (early.code, cancelled.code) == (1, 0)
+    assert cancelled.json["state"] == "cancelled"
+
+
+def test_nodes_are_registered_changed_cordoned_and_removed(fleet: Callable[..., Ended], new_name: Names) -> None:
+    name = new_name("node")
+    registered = fleet("node", "register", name, "--label", "rack=a", "--backend", "simulated", "--json").json
+    updated = fleet("node", "update", name, "--max-instances", "3", "--json").json
+    cordoned = fleet("node", "cordon", name, "--json").json
+    uncordoned = fleet("node", "uncordon", name, "--json").json
+    listed = fleet("node", "list").out
+    events = fleet("node", "events", name).out
+    removed = fleet("node", "remove", name)
+
+    assert (registered["state"], registered["labels"]) == ("created", {"rack": "a"})
+    assert (updated["max_instances"], updated["labels"]) == (3, {"rack": "a"})
+    assert (cordoned["scheduling"], uncordoned["scheduling"]) == ("cordoned", "enabled")
+    assert name in listed
+    assert "node registered" in events
+    assert removed.code == 0
+    assert fleet("node", "show", name).code == 1
+
+
+def test_register_without_a_name_registers_this_machine_by_its_configuration(
+    fleet: Callable[..., Ended], new_name: Names, tmp_path: Path
+) -> None:
+    name = new_name("self")
+    config = tmp_path / "config"
+    config.write_text(f"NODE_NAME={name}\nNODE_LABELS=rack=b\nNODE_BACKEND=simulated\nNODE_MAX_INSTANCES=7\n")
+
+    made = fleet("node", "register", "--config", str(config), "--json").json
+
+    assert (made["name"], made["labels"], made["backend"], made["max_instances"]) == (
+        name,
+        {"rack": "b"},
+        "simulated",
+        7,
+    )
+
+
+def test_namespaces_and_keys(fleet: Callable[..., Ended], new_name: Names, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = new_name("ns")
+    assert fleet("namespace", "create", name).code == 0
+    key = fleet("key", "create", name, "k1", "--json").json["key"]
+    assert "k1" in fleet("key", "list", name).out
+    assert name in fleet("namespace", "list").out
+
+    monkeypatch.setenv("FLEET_KEY", key)
+    own = fleet("instance", "list", "--as", name)
+    forbidden = fleet("node", "list", "--as", name)
+    monkeypatch.delenv("FLEET_KEY")
+
+    assert own.code == 0
+    assert (forbidden.code, "forbidden" in forbidden.err) == (1, True)
+    assert fleet("key", "delete", name, "k1").code == 0
+    assert fleet("namespace", "delete", name).code == 0
+
+
+def test_the_token_is_kept_privately_and_bought_anew_when_refused(fleet: Callable[..., Ended], tmp_path: Path) -> None:
+    fleet("node", "list")
+    (kept,) = (tmp_path / "cache" / "fleet" / "tokens").iterdir()
+    first = kept.read_text()
+    fleet("node", "list")
+    again = kept.read_text()
+    kept.write_text("worn-out")
+    answered = fleet("node", "list")
+
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert first == again
+    assert answered.code == 0
+    assert kept.read_text() not in {"worn-out", ""}
+
+
+def test_a_create_from_a_file(fleet: Callable[..., Ended], tmp_path: Path, new_name: Names) -> None:
+    name = new_name("vm")
+    file = tmp_path / "vm.yaml"
+    file.write_text(f"name: {name}\ntags: {{role: web}}\nresources: {{cpus: 2.0, memory: 2 GB, disk: 1.5 GB}}\n")
+
+    made = fleet("instance", "create", "--file", str(file), "--json")
+    beaten = fleet("instance", "create", "--file", str(file), "--cpus", "1", "--json")
+
+    assert made.code == 0, made
+    shown = fleet("instance", "show", made.json["uuid"], "--json").json
+    assert (shown["name"], shown["cpus"], shown["memory_mb"], shown["disk_gb"]) == (name, 2, 2048, 2)
+    assert fleet("instance", "show", beaten.json["uuid"], "--json").json["cpus"] == 1
+
+
+FAULTY: tuple[tuple[str, Sequence[str]], ...] = (
+    ("resources: {cpus: 1, memory: 4096}", ["resources.memory", "unit"]),
+    ("resources: {memory: 1.5 MB, disk: lots, ram: 1}", ["resources.memory", "resources.disk", "resources.ram"]),
+    ("resources: {disk: 1 GB, storage: 2 GB}", ["resources.storage"]),
+    ("placment: {node: a}\nplacement: {host: a}", ["placment", "placement.host"]),
+    ("name: a\nname: b", ["stands twice"]),
+    ("- a", ["must be a map"]),
+    ("a: [", ["YAML"]),
+    ("--- {}\n--- {}", ["one YAML document"]),
+    ("!!python/object/apply:os.system [ls]", ["YAML"]),
+)
+
+
+@pytest.mark.parametrize(("text", "named"), FAULTY)
+def test_all_faults_of_a_file_are_told_together(
+    fleet: Callable[..., Ended], tmp_path: Path, text: str, named: Sequence[str]
+) -> None:
+    file = tmp_path / "faulty.yaml"
+    file.write_text(text)
+
+    ended = fleet("instance", "create", "--file", str(file))
+
+    assert ended.code == 2
+    assert all(word in ended.err for word in named), ended.err
+
+
+USAGE: tuple[tuple[str, ...], ...] = (
+    ("bogus",),
+    ("instance", "bogus"),
+    ("instance", "create", "x"),
+    ("instance", "create", "x", "--cpus", "many", "--memory", "1"),
+    ("instance", "create", "x", "--cpus", "1", "--memory", "lots"),
+    ("instance", "create", "x", "--cpus", "1", "--memory", "1", "--tag", "=b"),
+    ("instance", "create", "x", "--cpus", "1", "--memory", "1", "--affinity", "no-such-file"),
+    ("instance", "create", "--file", "no-such-file"),
+    ("instance", "show", "../../nodes"),
+    ("node", "update", "x", "--max-instances", "few"),
+    ("capacity", "--shape", "big"),
+    ("--key-file", "no-such-file", "node", "list"),
+    ("config", "check", "--file", "bad-config"),
+)
+
+
+@pytest.mark.parametrize("words", USAGE, ids=" ".join)
+def test_wrong_usage_is_exit_2_in_words(fleet: Callable[..., Ended], tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "bad-config").write_text("API_PORT=many\n")
+
+    ended = fleet(*words)
+
+    assert ended.code == 2, ended
+    assert ended.err
+
+
+LATER: tuple[tuple[str, ...], ...] = (
+    ("capacity", "--shape", "1x1x1"),
+    ("claim", "list", "system"),
+    ("claim", "create", "system"),
+    ("node", "drain", "cli"),
+    ("node", "evacuate", "cli"),
+    ("node", "use", "cli"),
+    ("simulate",),
+    ("ctl", "audit"),
+    ("instance", "create", "x", "--cpus", "1", "--memory", "1", "--gpus", "1"),
+    ("instance", "create", "x", "--cpus", "1", "--memory", "1", "--affinity", '{"require_with_tag": ["a"]}'),
+    ("instance", "create", "x", "--cpus", "1", "--memory", "1", "--node", "cli", "--label", "a=b"),
+)
+
+
+@pytest.mark.parametrize("words", LATER, ids=" ".join)
+def test_what_is_not_there_yet_is_refused_with_its_code(fleet: Callable[..., Ended], words: tuple[str, ...]) -> None:
+    ended = fleet(*words)
+
+    assert ended.code == 1
+    assert "not supported yet" in ended.err
+
+
+def test_a_service_that_is_away_is_exit_3(fleet: Callable[..., Ended]) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+
+    told = fleet("node", "list", "--url", url)
+    document = fleet("node", "list", "--url", url, "--json")
+
+    assert told.code == document.code == 3
+    assert url in told.err
+    assert document.json["code"] == "unreachable"
+
+
+def test_without_a_key_the_command_says_where_one_may_come_from(
+    fleet: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FLEET_KEY_FILE")
+
+    ended = fleet("--as", "somebody", "instance", "list")
+
+    assert ended.code == 2
+    assert "FLEET_KEY" in ended.err
+    assert "--key-file" in ended.err
+
+
+def test_the_admins_key_beside_the_state_is_found(
+    fleet: Callable[..., Ended], served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FLEET_KEY_FILE")
+    (tmp_path / "var").mkdir()
+    (tmp_path / "var" / "admin.key").write_text(served.admin_key)
+
+    assert fleet("node", "list").code == 0
+
+
+def test_a_wrong_key_is_exit_1_and_says_what_to_check(
+    fleet: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEET_KEY", "wrong")
+
+    ended = fleet("node", "list")
+
+    assert ended.code == 1
+    assert "unauthenticated" in ended.err
+
+
+def test_resources_show_every_hypervisor(fleet: Callable[..., Ended]) -> None:
+    figures = fleet("resources", "--json").json
+    table = fleet("resources").out
+
+    assert "cli" in figures["per_node"]
+    assert "cli" in table
+    assert "available in all" in table
+
+
+# --- on a control node -------------------------------------------------------------------------------------------
+
+
+def test_ctl_reads_and_sets_the_clusters_configuration(fleet: Callable[..., Ended], served: Served, admin: As) -> None:
+    where = ("--config", str(served.config))
+
+    shown = fleet("ctl", "get-config", "CLEANER_DELAY_SECONDS", "--json", *where).json
+    put = fleet("ctl", "set-config", "CLEANER_DELAY_SECONDS", "3601", *where)
+    listed = fleet("ctl", "get-config", *where).out
+
+    assert shown["default"] == "3600"
+    assert put.code == 0
+    assert admin.get("/admin/config/CLEANER_DELAY_SECONDS").json()["value"] == "3601"
+    assert "CPU_OVERCOMMIT_RATIO" in listed
+
+
+REFUSED_CONFIG: tuple[tuple[str, str, str], ...] = (
+    ("NODE_LABELS", "a=b", "/etc/sf/config"),
+    ("SPAWN_COMMAND", "/bin/true", "control node"),
+    ("CPU_OVERCOMIT_RATIO", "2", "did you mean CPU_OVERCOMMIT_RATIO"),
+    ("CPU_OVERCOMMIT_RATIO", "0", "above 0"),
+    ("CPU_OVERCOMMIT_RATIO", "NaN", "accepted"),
+    ("RECONCILE_INTERVAL_SECONDS", "1.5", "whole number"),
+    ("ADMIT_UNSIZED_NODES", "perhaps", "true"),
+    ("PLACEMENT_STRATEGY", "binpack", "yet"),
+    ("AUTO_SPAWN", "true", "yet"),
+)
+
+
+@pytest.mark.parametrize(("key", "value", "said"), REFUSED_CONFIG)
+def test_a_bad_setting_is_refused_and_says_what_would_be_accepted(
+    fleet: Callable[..., Ended], served: Served, key: str, value: str, said: str
+) -> None:
+    ended = fleet("ctl", "set-config", key, value, "--config", str(served.config))
+
+    assert ended.code == 1
+    assert said in ended.err
+
+
+def test_ctl_verifies_migrates_and_saves_a_snapshot_that_decides_alike(
+    fleet: Callable[..., Ended], served: Served, tmp_path: Path
+) -> None:
+    where = ("--config", str(served.config))
+    saved, request = tmp_path / "snapshot.json", tmp_path / "request.json"
+    request.write_text(json.dumps({"name": "x", "cpus": 1, "memory_mb": 64}))
+
+    assert fleet("ctl", "migrate-db", *where).code == 0
+    verified = fleet("ctl", "verify-ledger", "--json", *where)
+    assert (verified.code, verified.json["differences"]) == (0, [])
+    assert fleet("ctl", "snapshot", "--out", str(saved), *where).code == 0
+    first = fleet("decide", "--snapshot", str(saved), "--request", str(request), "--seed", "7")
+    again = fleet("decide", "--snapshot", str(saved), "--request", str(request), "--seed", "7")
+
+    assert first.code == 0
+    assert first.json == again.json
+    assert first.json["outcome"] == "ranked"
+
+
+def test_config_show_tells_every_key_and_no_secret(fleet: Callable[..., Ended], served: Served) -> None:
+    shown = fleet("config", "show", "--file", str(served.config))
+    checked = fleet("config", "check", "--file", str(served.config))
+
+    assert (shown.code, checked.code) == (0, 0)
+    assert "API_PORT" in shown.out
+    assert f"{served.config}:" in shown.out
+    assert "a-secret-that-only-tests-know" not in shown.out
+    assert "the configuration is good" in checked.out
+
+
+# --- as a process ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def process_environment(served: Served, tmp_path: Path) -> dict[str, str]:
+    own = {"FLEET_URL": served.url, "FLEET_KEY_FILE": str(served.key_file), "XDG_CACHE_HOME": str(tmp_path)}
+    return {**clean_environment(), **own}
+
+
+def test_wait_follows_an_instance_until_it_runs(
+    served: Served, process_environment: dict[str, str], tmp_path: Path, new_name: Names
+) -> None:
+    name = new_name("waited")
+    words = ["instance", "create", name, "--cpus", "1", "--memory", "64", "--wait", "--wait-seconds", "120", "--json"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "fleet.cli.app", *words], stdout=subprocess.PIPE, env=process_environment, text=True
+    ) as waiting:
+        with served.admin() as admin:
+            wait_until(
+                lambda: bool(admin.get(f"/instances?name={name}").json()["items"]), seconds=60, what="it is placed"
+            )
+        assert waiting.poll() is None
+        worker = [sys.executable, "-m", "daemons.worker", "--config", str(served.config), "--all-simulated", "--once"]
+        environment = {**process_environment, "FLEET_INSTANCES_PATH": str(tmp_path), "FLEET_BLOBS_PATH": str(tmp_path)}
+        subprocess.run(worker, env=environment, timeout=120, check=True, capture_output=True)
+        out, _ = waiting.communicate(timeout=60)
+
+    assert waiting.returncode == 0
+    assert json.loads(out)["state"] == "running"
+
+
+def test_wait_has_a_bound(fleet: Callable[..., Ended]) -> None:
+    started = time.monotonic()
+    words = ("--cpus", "1", "--memory", "64", "--wait", "--wait-seconds", "1")
+
+    ended = fleet("instance", "create", "never", *words)
+
+    assert ended.code == 1
+    assert "still creating after 1 s" in ended.err
+    assert time.monotonic() - started < 30
+
+
+def test_a_reader_that_goes_away_is_no_fault(process_environment: dict[str, str]) -> None:
+    read, write = os.pipe()
+    with subprocess.Popen(
+        [sys.executable, "-m", "fleet.cli.app", "ctl", "--help"],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        env=process_environment,
+    ) as command:
+        os.close(read)
+        os.close(write)
+        _, err = command.communicate(timeout=60)
+
+    assert b"Traceback" not in err
+
+
+def test_completion_is_offered(process_environment: dict[str, str]) -> None:
+    asked = {**process_environment, "_FLEET_COMPLETE": "complete_bash", "COMP_WORDS": "fleet inst", "COMP_CWORD": "1"}
+    command = [str(Path(sys.executable).with_name("fleet"))]
+
+    done = subprocess.run(command, env=asked, capture_output=True, text=True, timeout=60, check=False)
+
+    assert "instance" in done.stdout.split()
+
+
+@pytest.fixture(autouse=True)
+def _no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
