@@ -246,14 +246,19 @@ def _make_key_file(path: Path) -> bool:
                 handle.write(new_secret() + "\n")
                 handle.flush()
                 os.fsync(handle.fileno())
-            # A link fails where a rename would replace: the key of whoever came first stays.
-            os.link(draft, path)
+            return _is_first(draft, path)
         finally:
             draft.unlink(missing_ok=True)
-    except FileExistsError:
-        return False
     except OSError as error:
         raise FleetError(f"the admin key file {path} cannot be made: {error}; set ADMIN_KEY_FILE elsewhere") from None
+
+
+def _is_first(draft: Path, path: Path) -> bool:
+    """Put the draft in its place unless somebody was faster: a link fails where a rename would replace."""
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        return False
     return True
 
 

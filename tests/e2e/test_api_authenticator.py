@@ -1,0 +1,196 @@
+"""The authenticator on a real ledger, with a clock of the test's: tokens end, and every login does the same work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from argon2 import PasswordHasher
+
+from fleet.ledger import namespaces
+from fleet.ledger.database import Database
+from fleet.ledger.migrate import migrate
+from fleet.model.errors import FleetError, Unauthenticated
+from fleet.services import authentication
+from fleet.services.authentication import (
+    ALIVE_SECONDS,
+    TOKEN_SECONDS,
+    Authenticator,
+    ensure_admin_key,
+    hashed,
+    read_key_file,
+    token_secret,
+)
+
+SECRET = "0123456789" * 4
+
+
+class Clock:
+    """Wall time as the test wants it."""
+
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Counting(PasswordHasher):
+    """How often a hash was verified."""
+
+    verified = 0
+
+    def verify(self, hash: str | bytes, password: str | bytes) -> Literal[True]:  # noqa: A002 - the library's own name
+        Counting.verified += 1
+        return super().verify(hash, password)
+
+
+@pytest.fixture
+def database(ledger_url: str) -> Iterator[Database]:
+    found = Database(ledger_url)
+    migrate(found)
+    for name in ("tenant", "keyless"):
+        namespaces.create(found, name)
+    namespaces.create_key(found, "tenant", "k1", hashed("k1.secret"), lifetime_us=None)
+    namespaces.create_key(found, "tenant", "k2", hashed("k2.secret"), lifetime_us=None)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def authenticator(database: Database, clock: Clock) -> Authenticator:
+    return Authenticator(database, secret=SECRET, clock=clock)
+
+
+def test_a_token_is_good_until_its_hour_is_over_and_never_longer(authenticator: Authenticator, clock: Clock) -> None:
+    token = authenticator.login("tenant", "k1.secret").token
+    assert authenticator.verify(token).namespace == "tenant"
+
+    clock.now += TOKEN_SECONDS - 1
+    assert authenticator.verify(token).namespace == "tenant"
+    assert authenticator.remembered(token) is not None
+    clock.now += 1
+    assert authenticator.remembered(token) is None
+    with pytest.raises(Unauthenticated):
+        authenticator.verify(token)
+
+
+def test_a_remembered_token_is_looked_at_again_after_a_moment(
+    authenticator: Authenticator, database: Database, clock: Clock
+) -> None:
+    token = authenticator.login("tenant", "k1.secret").token
+    authenticator.verify(token)
+    namespaces.delete_key(database, "tenant", "k1")
+
+    assert authenticator.remembered(token) is not None
+    clock.now += ALIVE_SECONDS
+    assert authenticator.remembered(token) is None
+    with pytest.raises(Unauthenticated):
+        authenticator.verify(token)
+
+
+def test_where_the_key_was_deleted_it_stops_at_once(authenticator: Authenticator, database: Database) -> None:
+    token = authenticator.login("tenant", "k1.secret").token
+    authenticator.verify(token)
+    namespaces.delete_key(database, "tenant", "k1")
+
+    authenticator.forget("tenant")
+
+    assert authenticator.remembered(token) is None
+
+
+def test_another_processs_secret_makes_another_token(authenticator: Authenticator, database: Database) -> None:
+    other = Authenticator(database, secret="x" * 40, clock=Clock())
+
+    with pytest.raises(Unauthenticated):
+        other.verify(authenticator.login("tenant", "k1.secret").token)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "key"),
+    [
+        ("tenant", "k1.wrong"),
+        ("tenant", "absent.secret"),
+        ("tenant", "k2"),
+        ("keyless", "k1.secret"),
+        ("absent", "k1.secret"),
+        ("a b", "k1.secret"),
+        ("absent", "x" * 10_000),
+    ],
+)
+def test_every_failed_login_verifies_exactly_one_hash(
+    authenticator: Authenticator, monkeypatch: pytest.MonkeyPatch, namespace: str, key: str
+) -> None:
+    monkeypatch.setattr(authentication, "_HASHER", Counting(time_cost=1, memory_cost=8, parallelism=1))
+    before = Counting.verified
+
+    with pytest.raises(Unauthenticated) as refused:
+        authenticator.login(namespace, key)
+
+    assert Counting.verified - before == 1
+    assert refused.value.detail == "the namespace or its key is wrong"
+
+
+def test_keys_are_stored_as_argon2id_hashes(database: Database) -> None:
+    (stored,) = namespaces.credentials(database, "tenant", "k1")
+
+    assert stored.key_hash.startswith("$argon2id$")
+    assert "secret" not in stored.key_hash
+
+
+def test_the_secret_of_tokens_is_made_once_for_all_processes(database: Database, ledger_url: str) -> None:
+    other = Database(ledger_url)
+
+    first, second = token_secret(database, ""), token_secret(other, "")
+    other.close()
+
+    assert first == second
+    assert len(first) >= 40
+    assert token_secret(database, "configured" * 4) == "configured" * 4
+
+
+def test_the_admin_key_file_is_made_once_and_kept(database: Database, tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "deep" / "admin.key"
+
+    made = ensure_admin_key(database, path, "host-a")
+    kept = ensure_admin_key(database, path, "host-a")
+
+    assert (made, kept) == (True, False)
+    assert path.stat().st_mode & 0o777 == 0o600
+    authenticator = Authenticator(database, secret=SECRET, clock=clock)
+    token = authenticator.login("system", read_key_file(path)).token
+    assert authenticator.verify(token).is_admin
+
+
+def test_each_machine_may_have_a_key_file_of_its_own(database: Database, tmp_path: Path, clock: Clock) -> None:
+    ensure_admin_key(database, tmp_path / "a.key", "host-a")
+    ensure_admin_key(database, tmp_path / "b.key", "host-b")
+
+    authenticator = Authenticator(database, secret=SECRET, clock=clock)
+    for name in ("a.key", "b.key"):
+        assert authenticator.login("system", read_key_file(tmp_path / name)).expires_in == TOKEN_SECONDS
+
+
+@pytest.mark.parametrize(
+    "content", ["", "short", "with.a.dot.in.a.long.key", "two\nlines of sixteen characters", "x" * 300]
+)
+def test_a_key_file_that_holds_no_usable_key_is_told(database: Database, tmp_path: Path, content: str) -> None:
+    path = tmp_path / "admin.key"
+    path.write_text(content)
+
+    with pytest.raises(FleetError, match="holds no usable key"):
+        ensure_admin_key(database, path, "host")
+
+
+def test_a_key_file_that_cannot_be_made_is_told(database: Database, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(FleetError, match="ADMIN_KEY_FILE"):
+        ensure_admin_key(database, tmp_path / "file" / "admin.key", "host")

@@ -1,0 +1,78 @@
+"""Strict JSON: what the framework would let through is refused before any rule is asked."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.api.answers import iso, number, position
+from fleet.api.bodies import parse
+from fleet.api.problems import BodyProblem
+from fleet.model.errors import InvalidRequest
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(VALUES)
+def test_every_ordinary_value_is_read_as_it_was_written(value: Any) -> None:
+    assert parse(json.dumps(value).encode()) == value
+    assert parse(json.dumps(value, ensure_ascii=False).encode()) == value
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b'{"a": NaN}', "body"),
+        (b'{"a": -Infinity}', "body"),
+        (b'{"a": 1e999}', "body"),
+        (b'{"a": 1, "a": 2}', "a"),
+        (b'{"a": {"b": 1, "b": 1}}', "b"),
+        (b'{"a": "\\u0000"}', "a"),
+        (b'{"a": [{"b": "\\ud800"}]}', "a.0.b"),
+        (b'{"\\u0000": 1}', "?"),
+        (b"\xff", "body"),
+        (b"[" * 100_000, "body"),
+        (b"1" * 10_000, "body"),
+    ],
+)
+def test_what_is_not_acceptable_is_refused_by_field(body: bytes, field: str) -> None:
+    with pytest.raises(BodyProblem) as refused:
+        parse(body)
+
+    assert refused.value.errors[0]["field"] == field
+
+
+def test_a_pair_of_half_characters_is_a_whole_one() -> None:
+    assert parse(b'{"a": "\\ud83d\\ude80"}') == {"a": "\N{ROCKET}"}
+
+
+def test_database_microseconds_are_told_as_utc() -> None:
+    assert iso(1_764_417_600_000_001) == "2025-11-29T12:00:00.000001Z"
+    assert iso(None) is None
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "1", "1.2", "-1." + "a" * 36, "9" * 19 + "." + "a" * 36, "1." + "g" * 36])
+def test_a_cursor_that_is_not_one_is_refused(cursor: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        position(cursor)
+
+    assert refused.value.extra["errors"][0]["field"] == "cursor"
+
+
+def test_cursors_are_read_back() -> None:
+    uuid = "00000000-0000-4000-8000-000000000000"
+
+    assert position(f"17.{uuid}") == (17, uuid)
+    assert position(None) is None
+    assert number("42") == 42
+    with pytest.raises(InvalidRequest):
+        number("４２")
