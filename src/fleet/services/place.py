@@ -23,6 +23,7 @@ from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Bus
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.decision import Decision
 from fleet.model.request import PlacementRequest
+from fleet.model.resources import Amounts
 from fleet.placement.pipeline import decide
 from fleet.placement.record import encode_decision
 from fleet.services.context import Context
@@ -43,6 +44,7 @@ class Placing:
     name and the decision's id.
 
     `source` is the node that holds the charge now, when the instance is placed again elsewhere: it is never chosen.
+    `charged` is then what the charge holds: it moves as it is, whatever the overhead of new instances has become.
     """
 
     request: PlacementRequest
@@ -52,6 +54,7 @@ class Placing:
     rows: Callable[[Connection, int, str, decisions.DecisionRow], None] | None = None
     key: Callable[[Connection, str, str], None] | None = None
     source: int | None = None
+    charged: Amounts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ class _Attempts:
         self._ctx = ctx
         self._placing = placing
         self._config: ClusterConfig = ctx.configuration()
-        self._amounts = placing.request.amounts(self._config.instance_overhead_mb)
+        self._amounts = placing.charged or placing.request.amounts(self._config.instance_overhead_mb)
         self._demand = capacity.demand_at_admission(placing.request.cpus, self._config.scheduler_demand_per_vcpu)
         self._walk = _Walk(ctx.elapsed())
         self._deadline = float("inf")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
-from fleet.ledger import decisions, events, instances, operations
+from fleet.ledger import charges, decisions, events, instances, operations
 from fleet.ledger.database import Batch
 from fleet.ledger.operations import LeasedOperation
 from fleet.model.request import PlacementRequest
@@ -31,6 +31,9 @@ def redirect(ctx: Context, leased: LeasedOperation, reason: str) -> str | None:
     """
     instance = instances.get(ctx.database, leased.instance_uuid)
     if instance is None or instance.placement_attempts >= PLACEMENT_ATTEMPTS_MAX:
+        return None
+    held = [charge.amounts for charge in charges.of_instance(ctx.database, instance.uuid) if charge.role == "primary"]
+    if not held:
         return None
     # The node that it leaves is never tried again (`source`), so to the pipeline it is a create like any other.
     body = {**instance.request, "namespace": instance.namespace}
@@ -59,6 +62,7 @@ def redirect(ctx: Context, leased: LeasedOperation, reason: str) -> str | None:
         new_rows=new_rows,
         rows=rows,
         source=leased.node_id,
+        charged=held[0],
     )
     try:
         placed = place(ctx, placing)
