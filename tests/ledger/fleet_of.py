@@ -65,6 +65,8 @@ def figures(*, cpus: int, memory_mb: int = PLENTY, disk_gb: int = PLENTY, **more
         "is_hypervisor": True,
         "cpu_schedulable": cpus,
         "cpu_load_1": 0.0,
+        "cpu_total_instance_vcpus": 0,
+        "memory_total_instance_actual": 0,
         "memory_max": memory_mb,
         "memory_available": memory_mb,
         "memory_reserved_mb": 0,

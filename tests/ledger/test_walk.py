@@ -1,0 +1,231 @@
+"""The walk over ranked nodes, on a real ledger: it goes on, it ends, and it says what is so when it has nothing."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from fleet import bootstrap
+from fleet.config import load_settings
+from fleet.ledger import cluster_config, operations
+from fleet.ledger.database import Database
+from fleet.ledger.samples import set_scheduling
+from fleet.model.request import InstanceRequest
+from fleet.services.context import Context
+from fleet.services.create import Created, create_instance
+from fleet.services.place import Refusal
+from fleet.services.redirect import redirect
+from tests.ledger import fleet_of
+from tests.ledger.fleet_of import ask
+
+WAIVED = "no candidate admitted and some refused on demand alone, waiving demand guard"
+GIB = 1024
+
+
+def context(db: Database, **config: str) -> Context:
+    """A process on this ledger whose ratios are 1 unless `config` says otherwise."""
+    plain = {"cpu_overcommit_ratio": "1.0", "ram_overcommit_ratio": "1.0", "disk_overcommit_ratio": "1.0"}
+    for key, value in {**plain, **config}.items():
+        cluster_config.store(db, key.upper(), value)
+    return bootstrap.with_parts(load_settings(None, {}), db, lambda _wake: None, {})
+
+
+def node(db: Database, ctx: Context, name: str, **figures: Any) -> int:
+    room = {"cpu_max_per_instance": 1000, "cpu_load_1": 0.0, "memory_mb": 256 * GIB, "disk_gb": 1000}
+    return fleet_of.node(db, name, config=ctx.configuration(), **{**room, **figures})
+
+
+def create(ctx: Context, *, cpus: int = 1, memory_mb: int = 64) -> Created | Refusal:
+    return create_instance(ctx, fleet_of.NAMESPACE, InstanceRequest(cpus=cpus, memory_mb=memory_mb))
+
+
+def created(ctx: Context, **size: int) -> Created:
+    outcome = create(ctx, **size)
+    assert isinstance(outcome, Created), outcome
+    return outcome
+
+
+def refused(outcome: Created | Refusal) -> Refusal:
+    assert isinstance(outcome, Refusal), outcome
+    return outcome
+
+
+def after_deciding(ctx: Context, do: Callable[[], object]) -> Context:
+    """The same process, overtaken once between its decision and its first try."""
+    todo = [do]
+
+    def fault(point: str) -> None:
+        if point == "place_after_decide" and todo:
+            todo.pop()()
+
+    return replace(ctx, fault=fault)
+
+
+def walk_of(db: Database, decision_id: str) -> list[dict[str, Any]]:
+    (row,) = fleet_of.rows(db, "SELECT walk FROM decisions WHERE id = :id", id=decision_id)
+    found: list[dict[str, Any]] = json.loads(row["walk"])
+    return found
+
+
+def test_b41_a_node_that_the_guard_refuses_is_passed_over_and_the_refusal_is_kept(db: Database) -> None:
+    ctx = context(db)
+    full = node(db, ctx, "x", cpus=4)
+    other = node(db, ctx, "y", cpus=4, cpu_load_1=2.0)
+    overtaken = after_deciding(ctx, lambda: fleet_of.admitted(db, ask(full, cpus=4)))
+    outcome = created(overtaken, cpus=2)
+
+    assert outcome.node == "y"
+    assert fleet_of.charged_to(db)[outcome.uuid] == other
+    first = walk_of(db, outcome.decision_id)[0]
+    assert (first["node"], first["outcome"], first["failing_stage"]) == ("x", "refused", "node")
+    assert [item["dimension"] for item in first["dimensions"]] == ["cpus"]
+    fleet_of.assert_exact(db)
+
+
+def test_a_cordon_after_the_ranking_is_seen_by_the_claim(db: Database) -> None:
+    ctx = context(db)
+    node(db, ctx, "x", cpus=4)
+    node(db, ctx, "y", cpus=4, cpu_load_1=2.0)
+
+    assert created(after_deciding(ctx, lambda: set_scheduling(db, "x", "cordoned"))).node == "y"
+
+
+def test_out_of_capacity_is_said_when_every_candidate_was_filled_meanwhile(db: Database) -> None:
+    ctx = context(db)
+    ids = [node(db, ctx, name, cpus=4) for name in ("x", "y", "z")]
+
+    def fill() -> None:
+        for node_id in ids:
+            fleet_of.admitted(db, ask(node_id, cpus=4))
+
+    outcome = refused(create(after_deciding(ctx, fill)))
+    assert (outcome.code, outcome.transient) == ("out_of_capacity", True)
+    fleet_of.assert_exact(db)
+
+
+def test_b57_a_refusal_that_will_pass_is_transient_and_one_that_never_will_names_the_limit(
+    db: Database,
+) -> None:
+    ctx = context(db)
+    node(db, ctx, "small", cpus=4)
+    node(db, ctx, "large", cpus=8)
+    for _ in range(12):
+        created(ctx)
+    passing = refused(create(ctx))
+    never = refused(create(ctx, cpus=9))
+
+    assert (passing.code, passing.transient) == ("out_of_capacity", True)
+    assert (never.code, never.transient) == ("out_of_capacity", False)
+    assert "8" in never.detail
+    assert "cpu" in never.detail.lower()
+
+
+def test_b02_committed_memory_ranks_and_refuses_where_measured_memory_and_load_look_idle(db: Database) -> None:
+    ctx = context(db, cpu_overcommit_ratio="100", ram_overcommit_ratio="1.25")
+    figures: dict[str, Any] = {"cpus": 32, "memory_mb": 64 * GIB, "cpu_load_1": 0.2, "memory_available": 40 * GIB}
+    crowded = node(db, ctx, "a", **figures)
+    quiet_figures = {**figures, "cpu_load_1": 0.4, "memory_available": 60 * GIB}
+    quiet = node(db, ctx, "b", **quiet_figures)
+    for node_id, gib in ((crowded, 78), (quiet, 16)):
+        fleet_of.settle(db, fleet_of.admitted(db, ask(node_id, memory_mb=gib * GIB)))
+    fleet_of.publish(db, "a", config=ctx.configuration(), cpu_max_per_instance=1000, disk_gb=1000, **figures)
+    fleet_of.publish(db, "b", config=ctx.configuration(), cpu_max_per_instance=1000, disk_gb=1000, **quiet_figures)
+    threads_answers: list[Created | Refusal] = []
+    threads = [
+        threading.Thread(target=lambda: threads_answers.append(create(ctx, memory_mb=16 * GIB))) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+    assert [answer.node for answer in threads_answers if isinstance(answer, Created)] == ["b", "b", "b"]
+    assert fleet_of.used(db, crowded)[1] == 78 * GIB
+    fleet_of.assert_exact(db)
+
+
+@pytest.mark.parametrize(("threads", "cpus"), [(1, 1), (2, 1), (2, 4), (4, 1), (4, 4)])
+def test_b04_an_idle_node_of_any_size_admits_on_the_first_walk_without_a_waiver(
+    db: Database, threads: int, cpus: int
+) -> None:
+    ctx = context(db, cpu_overcommit_ratio="3.0", scheduler_demand_per_vcpu="2.5")
+    node_id = node(db, ctx, "n", cpus=threads)
+    outcome = created(ctx, cpus=cpus)
+
+    assert fleet_of.events_of(db, WAIVED) == []
+    assert not any("demand_waived" in step for step in walk_of(db, outcome.decision_id))
+    assert Decimal(str(fleet_of.row(db, node_id)["expected_demand"])) == cpus * Decimal("2.5")
+
+
+@pytest.mark.vectors
+def test_shakenfist_v22_the_seventeenth_is_admitted_by_the_waived_walk_with_an_event(db: Database) -> None:
+    ctx = context(db, cpu_overcommit_ratio="3.0")
+    node(db, ctx, "n", cpus=12)
+    for _ in range(16):
+        created(ctx)
+    assert fleet_of.events_of(db, WAIVED) == []
+    last = created(ctx)
+
+    (event,) = fleet_of.events_of(db, WAIVED)
+    assert event["object_id"] == last.uuid
+    fleet_of.assert_exact(db)
+
+
+def test_a_node_refused_on_demand_by_the_guard_alone_is_tried_again_waived(db: Database) -> None:
+    ctx = context(db)
+    node_id = node(db, ctx, "n", cpus=8)
+    late = "UPDATE scheduler_node_capacity SET expected_demand = 100 WHERE node_id = :node_id"
+    outcome = created(after_deciding(ctx, lambda: fleet_of.execute(db, late, node_id=node_id)))
+
+    assert walk_of(db, outcome.decision_id)[0]["outcome"] == "refused"
+    assert len(fleet_of.events_of(db, WAIVED)) == 1
+
+
+@pytest.mark.slow
+def test_b53_sixty_creates_at_once_on_a_node_with_sixty_left_are_all_placed(maria: Database) -> None:
+    ctx = context(maria, scheduler_target_load="0")
+    node_id = node(maria, ctx, "n", cpus=60)
+    answers: list[str] = []
+
+    def until_placed() -> None:
+        for _ in range(100):
+            outcome = create(ctx)
+            if isinstance(outcome, Created):
+                answers.append("placed")
+                return
+            if outcome.code != "placement_busy":
+                answers.append(f"{outcome.code}: {outcome.detail}")
+                return
+        answers.append("busy for ever")
+
+    threads = [threading.Thread(target=until_placed) for _ in range(60)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert answers == ["placed"] * 60
+    assert fleet_of.used(maria, node_id)[0] == 60
+    fleet_of.assert_exact(maria)
+
+
+def test_a_redirect_moves_what_was_charged_although_the_overhead_was_changed_since(db: Database) -> None:
+    ctx = context(db, instance_overhead_mb="0")
+    ids = {"x": node(db, ctx, "x", cpus=4), "y": node(db, ctx, "y", cpus=4)}
+    first = created(ctx, memory_mb=100)
+    cluster_config.store(db, "INSTANCE_OVERHEAD_MB", "64")
+    ctx.configuration.forget()
+    leased = operations.lease(db, first.operation_id, "worker", 60)
+    assert leased is not None
+    second = redirect(ctx, leased, "unfit")
+
+    assert second == ({"x", "y"} - {first.node}).pop()
+    assert fleet_of.used(db, ids[first.node]) == (0, 0, 0, 0)
+    assert fleet_of.used(db, ids[second])[1] == 100
+    fleet_of.assert_exact(db)
