@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.e2e.served import As, Served
+from fleet.cli.app import run
+from tests.e2e.served import As, Ended, Served
 from tests.servers import fresh_database
 
 
@@ -36,3 +38,25 @@ def admin(served: Served) -> Iterator[As]:
 def new_name() -> Callable[[str], str]:
     """Names that no other test uses."""
     return lambda prefix: f"{prefix}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def fleet(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Ended]:
+    """Run `fleet …` as the admin; the token is kept in this test's own folder."""
+    monkeypatch.setenv("FLEET_URL", served.url)
+    monkeypatch.setenv("FLEET_KEY_FILE", str(served.key_file))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+
+    def command(*words: str) -> Ended:
+        capsys.readouterr()
+        code = run(list(words))
+        read = capsys.readouterr()
+        assert "Traceback" not in read.out + read.err
+        return Ended(code, read.out, read.err)
+
+    return command

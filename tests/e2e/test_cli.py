@@ -6,52 +6,16 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fleet.cli.app import run
-from tests.e2e.served import As, Served, clean_environment
+from tests.e2e.served import Ended, Served, clean_environment
 from tests.servers import free_port, wait_until
 
 Names = Callable[[str], str]
-
-
-@dataclass
-class Ended:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-@pytest.fixture
-def fleet(
-    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Ended]:
-    """Run `fleet …` as the admin; the token is kept in this test's own folder."""
-    monkeypatch.setenv("FLEET_URL", served.url)
-    monkeypatch.setenv("FLEET_KEY_FILE", str(served.key_file))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-
-    def command(*words: str) -> Ended:
-        capsys.readouterr()
-        code = run(list(words))
-        read = capsys.readouterr()
-        assert "Traceback" not in read.out + read.err
-        return Ended(code, read.out, read.err)
-
-    return command
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -336,18 +300,16 @@ def test_without_a_key_the_command_says_where_one_may_come_from(
 
 
 def test_the_admins_key_beside_the_state_is_found(
-    fleet: Callable[..., Ended], served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fleet: Callable[..., Ended], served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("FLEET_KEY_FILE")
-    (tmp_path / "var").mkdir()
-    (tmp_path / "var" / "admin.key").write_text(served.admin_key)
+    Path("var").mkdir()
+    Path("var/admin.key").write_text(served.admin_key)
 
     assert fleet("node", "list").code == 0
 
 
-def test_a_wrong_key_is_exit_1_and_says_what_to_check(
-    fleet: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_key_is_exit_1_in_words(fleet: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLEET_KEY", "wrong")
 
     ended = fleet("node", "list")
@@ -363,75 +325,6 @@ def test_resources_show_every_hypervisor(fleet: Callable[..., Ended]) -> None:
     assert "cli" in figures["per_node"]
     assert "cli" in table
     assert "available in all" in table
-
-
-# --- on a control node -------------------------------------------------------------------------------------------
-
-
-def test_ctl_reads_and_sets_the_clusters_configuration(fleet: Callable[..., Ended], served: Served, admin: As) -> None:
-    where = ("--config", str(served.config))
-
-    shown = fleet("ctl", "get-config", "CLEANER_DELAY_SECONDS", "--json", *where).json
-    put = fleet("ctl", "set-config", "CLEANER_DELAY_SECONDS", "3601", *where)
-    listed = fleet("ctl", "get-config", *where).out
-
-    assert shown["default"] == "3600"
-    assert put.code == 0
-    assert admin.get("/admin/config/CLEANER_DELAY_SECONDS").json()["value"] == "3601"
-    assert "CPU_OVERCOMMIT_RATIO" in listed
-
-
-REFUSED_CONFIG: tuple[tuple[str, str, str], ...] = (
-    ("NODE_LABELS", "a=b", "/etc/sf/config"),
-    ("SPAWN_COMMAND", "/bin/true", "control node"),
-    ("CPU_OVERCOMIT_RATIO", "2", "did you mean CPU_OVERCOMMIT_RATIO"),
-    ("CPU_OVERCOMMIT_RATIO", "0", "above 0"),
-    ("CPU_OVERCOMMIT_RATIO", "NaN", "accepted"),
-    ("RECONCILE_INTERVAL_SECONDS", "1.5", "whole number"),
-    ("ADMIT_UNSIZED_NODES", "perhaps", "true"),
-    ("PLACEMENT_STRATEGY", "binpack", "yet"),
-    ("AUTO_SPAWN", "true", "yet"),
-)
-
-
-@pytest.mark.parametrize(("key", "value", "said"), REFUSED_CONFIG)
-def test_a_bad_setting_is_refused_and_says_what_would_be_accepted(
-    fleet: Callable[..., Ended], served: Served, key: str, value: str, said: str
-) -> None:
-    ended = fleet("ctl", "set-config", key, value, "--config", str(served.config))
-
-    assert ended.code == 1
-    assert said in ended.err
-
-
-def test_ctl_verifies_migrates_and_saves_a_snapshot_that_decides_alike(
-    fleet: Callable[..., Ended], served: Served, tmp_path: Path
-) -> None:
-    where = ("--config", str(served.config))
-    saved, request = tmp_path / "snapshot.json", tmp_path / "request.json"
-    request.write_text(json.dumps({"name": "x", "cpus": 1, "memory_mb": 64}))
-
-    assert fleet("ctl", "migrate-db", *where).code == 0
-    verified = fleet("ctl", "verify-ledger", "--json", *where)
-    assert (verified.code, verified.json["differences"]) == (0, [])
-    assert fleet("ctl", "snapshot", "--out", str(saved), *where).code == 0
-    first = fleet("decide", "--snapshot", str(saved), "--request", str(request), "--seed", "7")
-    again = fleet("decide", "--snapshot", str(saved), "--request", str(request), "--seed", "7")
-
-    assert first.code == 0
-    assert first.json == again.json
-    assert first.json["outcome"] == "ranked"
-
-
-def test_config_show_tells_every_key_and_no_secret(fleet: Callable[..., Ended], served: Served) -> None:
-    shown = fleet("config", "show", "--file", str(served.config))
-    checked = fleet("config", "check", "--file", str(served.config))
-
-    assert (shown.code, checked.code) == (0, 0)
-    assert "API_PORT" in shown.out
-    assert f"{served.config}:" in shown.out
-    assert "a-secret-that-only-tests-know" not in shown.out
-    assert "the configuration is good" in checked.out
 
 
 # --- as a process ------------------------------------------------------------------------------------------------
@@ -466,14 +359,12 @@ def test_wait_follows_an_instance_until_it_runs(
 
 
 def test_wait_has_a_bound(fleet: Callable[..., Ended]) -> None:
-    started = time.monotonic()
     words = ("--cpus", "1", "--memory", "64", "--wait", "--wait-seconds", "1")
 
     ended = fleet("instance", "create", "never", *words)
 
     assert ended.code == 1
     assert "still creating after 1 s" in ended.err
-    assert time.monotonic() - started < 30
 
 
 def test_a_reader_that_goes_away_is_no_fault(process_environment: dict[str, str]) -> None:
@@ -498,9 +389,3 @@ def test_completion_is_offered(process_environment: dict[str, str]) -> None:
     done = subprocess.run(command, env=asked, capture_output=True, text=True, timeout=60, check=False)
 
     assert "instance" in done.stdout.split()
-
-
-@pytest.fixture(autouse=True)
-def _no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "200")

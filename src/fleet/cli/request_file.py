@@ -134,7 +134,7 @@ class _Unique(yaml.SafeLoader):
         """Build a map; every key once."""
         seen: set[Any] = set()
         for key_node, _value in node.value:
-            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            key = self.construct_object(key_node, deep=True)
             if isinstance(key, Hashable) and key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key!r} stands twice", key_node.start_mark

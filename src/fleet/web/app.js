@@ -27,7 +27,12 @@ function element(tag, classes, ...children) {
 async function ask(path, options = {}) {
   const headers = { ...(options.headers || {}) };
   if (state.session) headers.Authorization = `Bearer ${state.session.token}`;
-  const answer = await fetch(path, { ...options, headers, cache: "no-store", signal: AbortSignal.timeout(10000) });
+  const answer = await fetch(path, {
+    ...options,
+    headers,
+    cache: "no-store",
+    signal: AbortSignal.timeout(10000),
+  });
   const body = await answer.json().catch(() => ({}));
   if (!answer.ok) throw new Refusal(answer.status, body);
   return body;
@@ -78,7 +83,8 @@ async function signIn(event) {
     at("key").value = "";
     showBoard();
   } catch (error) {
-    at("login-problem").textContent = error instanceof Refusal ? error.message : "The service does not answer.";
+    at("login-problem").textContent =
+      error instanceof Refusal ? error.message : "The service does not answer.";
   }
 }
 
@@ -128,8 +134,18 @@ function live(good, text) {
 
 const grouped = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 const number = (value) => (value === null || value === undefined ? "unknown" : grouped.format(value));
-const mebibytes = (value) => (value === null || value === undefined ? "unknown" : value >= 10240 ? `${grouped.format(value / 1024)} GiB` : `${grouped.format(value)} MiB`);
-const gibibytes = (value) => (value === null || value === undefined ? "unknown" : value >= 10240 ? `${grouped.format(value / 1024)} TiB` : `${grouped.format(value)} GiB`);
+const mebibytes = (value) =>
+  value === null || value === undefined
+    ? "unknown"
+    : value >= 10240
+      ? `${grouped.format(value / 1024)} GiB`
+      : `${grouped.format(value)} MiB`;
+const gibibytes = (value) =>
+  value === null || value === undefined
+    ? "unknown"
+    : value >= 10240
+      ? `${grouped.format(value / 1024)} TiB`
+      : `${grouped.format(value)} GiB`;
 
 function ago(iso) {
   const seconds = Math.max(0, Math.round((Date.now() - Date.parse(iso)) / 1000));
@@ -140,7 +156,13 @@ function ago(iso) {
 }
 
 function tile(what, figure, rest) {
-  return element("div", "tile", element("p", "what", what), element("p", "figure", figure), element("p", "rest", rest));
+  return element(
+    "div",
+    "tile",
+    element("p", "what", what),
+    element("p", "figure", figure),
+    element("p", "rest", rest),
+  );
 }
 
 function drawTiles(cluster, instances) {
@@ -149,15 +171,35 @@ function drawTiles(cluster, instances) {
   if (cluster) {
     const active = state.nodes.filter((node) => node.state === "active").length;
     const out = state.nodes.filter((node) => node.scheduling !== "enabled").length;
-    tiles.push(tile("Nodes active", `${active} of ${state.nodes.length}${state.nextNodes ? "+" : ""}`, out ? `${out} cordoned or draining` : "all take instances"));
-    for (const [name, label, show] of [["cpus", "vCPUs", number], ["memory_mb", "Memory", mebibytes], ["disk_gb", "Disk", gibibytes]]) {
+    tiles.push(
+      tile(
+        "Nodes active",
+        `${active} of ${state.nodes.length}${state.nextNodes ? "+" : ""}`,
+        out ? `${out} cordoned or draining` : "all take instances",
+      ),
+    );
+    for (const [name, label, show] of [
+      ["cpus", "vCPUs", number],
+      ["memory_mb", "Memory", mebibytes],
+      ["disk_gb", "Disk", gibibytes],
+    ]) {
       const used = cluster[`unclaimed_used_${name}`] + cluster[`claimed_${name}`];
       const total = cluster[`total_${name}`];
-      const share = total ? `${Math.round((100 * used) / total)} % of ${show(total)}` : total === null ? "no limit" : "no node counts yet";
+      const share = total
+        ? `${Math.round((100 * used) / total)} % of ${show(total)}`
+        : total === null
+          ? "no limit"
+          : "no node counts yet";
       tiles.push(tile(`${label} committed`, show(used), share));
     }
   }
-  tiles.push(tile("Instances", `${instances.items.length}${more}`, instances.next_cursor ? `the latest ${LINES} are below` : "running, being made or deleted"));
+  tiles.push(
+    tile(
+      "Instances",
+      `${instances.items.length}${more}`,
+      instances.next_cursor ? `the latest ${LINES} are below` : "running, being made or deleted",
+    ),
+  );
   at("tiles").replaceChildren(...tiles);
 }
 
@@ -202,19 +244,26 @@ function track(committed, measured, scale, limit) {
 
 // One unit for all figures of a bar, chosen by the largest of them.
 const plain = (word) => () => [number, word];
-const inMebibytes = (largest) => (largest >= 10240 ? [(value) => grouped.format(value / 1024), "GiB"] : [number, "MiB"]);
-const inGibibytes = (largest) => (largest >= 10240 ? [(value) => grouped.format(value / 1024), "TiB"] : [number, "GiB"]);
+const inMebibytes = (largest) =>
+  largest >= 10240 ? [(value) => grouped.format(value / 1024), "GiB"] : [number, "MiB"];
+const inGibibytes = (largest) =>
+  largest >= 10240 ? [(value) => grouped.format(value / 1024), "TiB"] : [number, "GiB"];
 
 function drawNode(node) {
   const metrics = node.metrics;
   const known = (name) => (typeof metrics[name] === "number" ? metrics[name] : null);
   // What is on the disk and is not foreign is the instances'; the limit leaves the foreign part out as well.
-  const disk = known("disk_total_gb") !== null && known("disk_free_gb") !== null
-    ? Math.max(0, metrics.disk_total_gb - metrics.disk_free_gb - (known("disk_foreign_gb") || 0))
-    : null;
+  const disk =
+    known("disk_total_gb") !== null && known("disk_free_gb") !== null
+      ? Math.max(0, metrics.disk_total_gb - metrics.disk_free_gb - (known("disk_foreign_gb") || 0))
+      : null;
   const title = element("h3", "", node.name);
   title.title = node.name;
-  const age = element("span", "about", node.sample_age_seconds === null ? "no sample" : `${Math.round(node.sample_age_seconds)} s`);
+  const age = element(
+    "span",
+    "about",
+    node.sample_age_seconds === null ? "no sample" : `${Math.round(node.sample_age_seconds)} s`,
+  );
   age.title = "age of the last sample";
   const card = element("article", "node", element("header", "", title, ...stateBadges(node), age));
   const row = node.capacity;
@@ -224,7 +273,13 @@ function drawNode(node) {
   }
   card.append(
     bar("vCPUs", row.used.cpus, known("cpu_total_instance_vcpus"), row.limit.cpus, plain("")),
-    bar("Memory", row.used.memory_mb, known("memory_total_instance_actual"), row.limit.memory_mb, inMebibytes),
+    bar(
+      "Memory",
+      row.used.memory_mb,
+      known("memory_total_instance_actual"),
+      row.limit.memory_mb,
+      inMebibytes,
+    ),
     bar("Disk", row.used.disk_gb, disk, row.limit.disk_gb, inGibibytes),
     bar("Instances", row.used.instances, known("instances_active"), row.limit.instances, plain("")),
   );
@@ -233,14 +288,28 @@ function drawNode(node) {
 
 function drawNodes() {
   const wanted = state.filter.toLowerCase();
-  const words = (node) => [node.name, node.state, node.scheduling, node.region, ...Object.entries(node.labels).map((pair) => pair.join("="))].join(" ").toLowerCase();
+  const words = (node) =>
+    [
+      node.name,
+      node.state,
+      node.scheduling,
+      node.region,
+      ...Object.entries(node.labels).map((pair) => pair.join("=")),
+    ]
+      .join(" ")
+      .toLowerCase();
   const found = state.nodes.filter((node) => !wanted || words(node).includes(wanted));
   at("nodes").replaceChildren(...found.slice(0, NODES_SHOWN).map(drawNode));
   at("nodes-count").textContent = state.nodes.length ? `${found.length}${state.nextNodes ? "+" : ""}` : "";
   at("nodes-empty").hidden = found.length > 0;
-  at("nodes-empty").textContent = state.nodes.length ? "No node matches the filter." : "No node is registered yet: fleet node register NAME";
+  at("nodes-empty").textContent = state.nodes.length
+    ? "No node matches the filter."
+    : "No node is registered yet: fleet node register NAME";
   const hidden = found.length - NODES_SHOWN;
-  at("nodes-more").textContent = hidden > 0 || state.nextNodes ? `The first ${Math.min(NODES_SHOWN, found.length)} are shown; filter, or use fleet node list for all.` : "";
+  at("nodes-more").textContent =
+    hidden > 0 || state.nextNodes
+      ? `The first ${Math.min(NODES_SHOWN, found.length)} are shown; filter, or use fleet node list for all.`
+      : "";
 }
 
 const STATES = { running: "good", creating: "", deleting: "", stopped: "warn", error: "bad" };
@@ -248,11 +317,14 @@ const STATES = { running: "good", creating: "", deleting: "", stopped: "warn", e
 function drawInstances(page) {
   const rows = page.items.map((instance) => {
     const name = element("td", "", instance.name);
-    if (instance.namespace !== state.session.namespace) name.append(element("div", "sub", instance.namespace));
+    if (instance.namespace !== state.session.namespace)
+      name.append(element("div", "sub", instance.namespace));
     if (instance.error) name.append(element("div", "sub", instance.error));
     name.title = instance.uuid;
     return element(
-      "tr", "", name,
+      "tr",
+      "",
+      name,
       element("td", "", badge(instance.state, STATES[instance.state])),
       element("td", "", instance.node || "–"),
       element("td", "number cpus", number(instance.cpus)),
@@ -282,7 +354,11 @@ function drawDecisions(items) {
 
 function decisionLine(item) {
   const refused = item.outcome === "refused";
-  const head = element("div", "line", badge(refused ? item.code || "refused" : item.outcome, refused ? "bad" : "good"));
+  const head = element(
+    "div",
+    "line",
+    badge(refused ? item.code || "refused" : item.outcome, refused ? "bad" : "good"),
+  );
   if (item.node) head.append(element("strong", "", item.node));
   if (item.namespace !== state.session.namespace) head.append(element("span", "owner", item.namespace));
   head.append(element("span", "when"));
@@ -319,12 +395,18 @@ async function explain(id, into) {
 
 at("login").addEventListener("submit", signIn);
 at("leave").addEventListener("click", () => showLogin());
-at("filter").addEventListener("input", (event) => { state.filter = event.target.value; drawNodes(); });
-document.addEventListener("visibilitychange", () => { if (!document.hidden && state.session) refresh(state.epoch); });
+at("filter").addEventListener("input", (event) => {
+  state.filter = event.target.value;
+  drawNodes();
+});
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden && state.session) refresh(state.epoch);
+});
 for (const button of document.querySelectorAll(".switch button")) {
   button.addEventListener("click", () => {
     state.outcome = button.dataset.outcome;
-    for (const other of document.querySelectorAll(".switch button")) other.setAttribute("aria-pressed", String(other === button));
+    for (const other of document.querySelectorAll(".switch button"))
+      other.setAttribute("aria-pressed", String(other === button));
     refresh(state.epoch);
   });
 }

@@ -1,0 +1,77 @@
+"""The commands of a control node: the cluster's configuration, the ledger itself, and this machine's own file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.served import As, Ended, Served
+
+
+def test_ctl_reads_and_sets_the_clusters_configuration(fleet: Callable[..., Ended], served: Served, admin: As) -> None:
+    where = ("--config", str(served.config))
+
+    shown = fleet("ctl", "get-config", "CLEANER_DELAY_SECONDS", "--json", *where).json
+    put = fleet("ctl", "set-config", "CLEANER_DELAY_SECONDS", "3601", *where)
+    listed = fleet("ctl", "get-config", *where).out
+
+    assert shown["default"] == "3600"
+    assert put.code == 0
+    assert admin.get("/admin/config/CLEANER_DELAY_SECONDS").json()["value"] == "3601"
+    assert "CPU_OVERCOMMIT_RATIO" in listed
+
+
+REFUSED_CONFIG: tuple[tuple[str, str, str], ...] = (
+    ("NODE_LABELS", "a=b", "/etc/sf/config"),
+    ("SPAWN_COMMAND", "/bin/true", "control node"),
+    ("CPU_OVERCOMIT_RATIO", "2", "did you mean CPU_OVERCOMMIT_RATIO"),
+    ("CPU_OVERCOMMIT_RATIO", "0", "above 0"),
+    ("CPU_OVERCOMMIT_RATIO", "NaN", "accepted"),
+    ("RECONCILE_INTERVAL_SECONDS", "1.5", "whole number"),
+    ("ADMIT_UNSIZED_NODES", "perhaps", "true"),
+    ("PLACEMENT_STRATEGY", "binpack", "yet"),
+    ("AUTO_SPAWN", "true", "yet"),
+)
+
+
+@pytest.mark.parametrize(("key", "value", "said"), REFUSED_CONFIG)
+def test_a_bad_setting_is_refused_and_says_what_would_be_accepted(
+    fleet: Callable[..., Ended], served: Served, key: str, value: str, said: str
+) -> None:
+    ended = fleet("ctl", "set-config", key, value, "--config", str(served.config))
+
+    assert ended.code == 1
+    assert said in ended.err
+
+
+def test_ctl_verifies_migrates_and_saves_a_snapshot_that_decides_alike(
+    fleet: Callable[..., Ended], served: Served, tmp_path: Path
+) -> None:
+    where = ("--config", str(served.config))
+    saved, request = tmp_path / "snapshot.json", tmp_path / "request.json"
+    request.write_text(json.dumps({"name": "x", "cpus": 1, "memory_mb": 64}))
+
+    assert fleet("ctl", "migrate-db", *where).code == 0
+    verified = fleet("ctl", "verify-ledger", "--json", *where)
+    assert (verified.code, verified.json["differences"]) == (0, [])
+    assert fleet("ctl", "snapshot", "--out", str(saved), *where).code == 0
+    first = fleet("decide", "--snapshot", str(saved), "--request", str(request), "--seed", "7")
+    again = fleet("decide", "--snapshot", str(saved), "--request", str(request), "--seed", "7")
+
+    assert first.code == 0
+    assert first.json == again.json
+    assert first.json["outcome"] == "ranked"
+
+
+def test_config_show_tells_every_key_and_no_secret(fleet: Callable[..., Ended], served: Served) -> None:
+    shown = fleet("config", "show", "--file", str(served.config))
+    checked = fleet("config", "check", "--file", str(served.config))
+
+    assert (shown.code, checked.code) == (0, 0)
+    assert "API_PORT" in shown.out
+    assert f"{served.config}:" in shown.out
+    assert "a-secret-that-only-tests-know" not in shown.out
+    assert "the configuration is good" in checked.out
