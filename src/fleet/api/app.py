@@ -7,8 +7,8 @@ a thread, never a thread for a connection.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 from uuid import uuid4
 
@@ -44,21 +44,30 @@ def create_app(services: Services, *, threads: int = THREADS) -> FastAPI:
         app.state.login_limiter = anyio.CapacityLimiter(LOGINS_AT_ONCE)
         yield
 
+    app = application(services.context.version, bounded)
+    app.state.services = services
+    return app
+
+
+def application(
+    version: str, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None
+) -> FastAPI:
+    """Every route with its document, around no services: it describes itself and serves nothing yet."""
     app = FastAPI(
         title="fleet",
-        version=services.context.version,
+        version=version,
         description=_DESCRIPTION,
-        lifespan=bounded,
+        lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.services = services
     app.add_exception_handler(FleetError, problems.on_fleet_error)
     app.add_exception_handler(RequestValidationError, problems.on_validation_error)
     app.add_exception_handler(HTTPException, problems.on_http_error)
     app.add_middleware(LastResort)
-    for noun in (auth, namespaces, nodes, instances, decisions, operations, admin, health, page):
+    # Routes are tried in order: what is asked most comes first.
+    for noun in (instances, nodes, auth, namespaces, decisions, operations, admin, health, page):
         app.include_router(noun.router)
     _document_problems(app)
     return app
