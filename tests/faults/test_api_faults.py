@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fleet import bootstrap
@@ -295,3 +296,13 @@ def kill_all_workers(rig: Rig, api: Api) -> None:
     for pid in before:
         os.kill(pid, signal.SIGKILL)
     wait_for(rig, lambda: len(api.worker_pids() - before) == 2, seconds=60, what="both workers are replaced")
+
+
+def test_workers_whose_parent_was_killed_end_by_themselves(rig: Rig, start_api: StartApi) -> None:
+    api = start_api(workers=2)
+    workers = [psutil.Process(pid) for pid in api.worker_pids()]
+    api.process.kill()
+
+    wait_for(rig, lambda: not any(worker.is_running() for worker in workers), seconds=40, what="both workers end")
+    assert len(workers) == 2
+    assert api.status("/healthz") == LOST
