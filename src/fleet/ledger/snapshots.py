@@ -8,7 +8,7 @@ time to time, which also finds deletions.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +46,8 @@ RECORDS = (
     WHERE n.state <> 'deleted'
 """
 )
-ALL = Sql(RECORDS + " ORDER BY n.id")
+PAGE = Sql(RECORDS + " AND n.id > :after ORDER BY n.id LIMIT :limit")
+PAGE_NODES = 500
 SINCE = Sql(RECORDS + " AND (m.updated_at > :cursor OR n.updated_at > :cursor)")
 NOW = Sql("SELECT {now} AS now_us")
 
@@ -79,12 +80,21 @@ def changed(db: Database, cursor: int, overlap_us: int) -> Changes:
     return Changes(rows, max(cursor, newest), int(found[0].now_us))
 
 
-def everything(db: Database) -> Records:
-    """Return every node that is not deleted."""
+def everything(db: Database) -> Iterator[Records]:
+    """Yield every node that is not deleted, in pages: thousands of samples at once would cost the process its memory.
+
+    The stamps of all pages are those of the first moment, so nothing that changes meanwhile is missed later.
+    """
     with db.read() as conn:
         now_us = int(NOW.run(conn).one().now_us)
-        rows = ALL.run(conn).mappings().all()
-    return Records([record_of(row) for row in rows], now_us, now_us)
+    after = 0
+    while True:
+        with db.read() as conn:
+            rows = PAGE.run(conn, after=after, limit=PAGE_NODES).mappings().all()
+        yield Records([record_of(row) for row in rows], now_us, now_us)
+        if len(rows) < PAGE_NODES:
+            return
+        after = int(rows[-1]["id"])
 
 
 def published_since(db: Database, cursor: int) -> Records:

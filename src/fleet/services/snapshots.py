@@ -8,7 +8,7 @@ every `RELOAD_SECONDS`. A decision gets a frozen view with what to store beside 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from fleet.ledger import decisions
@@ -76,8 +76,8 @@ class SnapshotCache:
         Raises:
             DatabaseUnavailable: the ledger cannot be read; nothing is decided on counters of unknown age.
         """
-        if self._snapshot is None or self._too_old():
-            self._reload()
+        if self._needs_reload():
+            self._reload(unless_done=True)
         if fresh_since is not None and self._thorough_at < fresh_since:
             self._read_counters(thorough=True)
         else:
@@ -137,26 +137,34 @@ class SnapshotCache:
         patience = 3 * float(self._configuration().scheduler_cache_timeout) + RELOAD_SECONDS
         return self._elapsed() - self._loaded_at > patience
 
-    def _reload(self) -> None:
+    def _needs_reload(self) -> bool:
+        return self._snapshot is None or self._too_old()
+
+    def _reload(self, *, unless_done: bool = False) -> None:
+        """Read everything, in pages; `unless_done`: not when another thread did while this one waited."""
         with self._reading:
+            if unless_done and not self._needs_reload():
+                return
             at = self._elapsed()
-            found = rows.everything(self._db)
-            with self._lock:
-                self._take_all(found)
+            self._take_pages(rows.everything(self._db))
             self._loaded_at = self._refreshed_at = self._thorough_at = at
 
-    def _take_all(self, found: rows.Records) -> None:
-        if self._snapshot is None:
-            self._snapshot = Snapshot.from_records(found.records, self._configuration(), found.now_us)
-            self._base = None
-        else:
-            here = {record.node_id for record in found.records}
-            for node_id in [node for node in self._snapshot.frame.roster.node_ids if node not in here]:
-                self._snapshot.remove(node_id)
-            self._snapshot.update_records(found.records)
-            self._snapshot.now_us = found.now_us
-        self._cursor = max(self._cursor, found.cursor - rows.THOROUGH_OVERLAP_US)
-        self._metrics_cursor = found.cursor
+    def _take_pages(self, pages: Iterator[rows.Records]) -> None:
+        # A view is whole or not there: the first one is built aside, a known one is brought up to date in place.
+        building = self._snapshot or Snapshot.from_records([], self._configuration(), 0)
+        here: set[int] = set()
+        for page in pages:
+            here.update(record.node_id for record in page.records)
+            with self._lock:
+                building.update_records(page.records)
+                building.now_us = max(building.now_us, page.now_us)
+                self._metrics_cursor = page.cursor
+        with self._lock:
+            for node_id in [node for node in building.frame.roster.node_ids if node not in here]:
+                building.remove(node_id)
+            self._cursor = max(self._cursor, self._metrics_cursor - rows.THOROUGH_OVERLAP_US)
+            if self._snapshot is None:
+                self._snapshot, self._base = building, None
 
     def _read_quickly(self) -> None:
         if self._elapsed() - self._quick_at >= QUICK_SECONDS:
