@@ -1,7 +1,8 @@
 """Reading a sample's figures: from JSON to exact values, with the documented fallbacks. Unknown stays unknown.
 
 The sample's names are the public ones of a snapshot's `metrics`. A figure that is absent, of a wrong type, negative or
-not finite is unknown. Rows of an older publisher lack the three reservations: then the configuration's own values stand in.
+not finite is unknown. Rows of an older publisher lack the three reservations: then the configuration's own values
+stand in.
 """
 
 from __future__ import annotations
