@@ -5,6 +5,7 @@ Every figure comes from the formulas that placement and admission use; what is u
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -129,7 +130,7 @@ def _disk(node: NodeView, config: ClusterConfig) -> dict[str, Any]:
         pending = 0 if row is None else row.pending_disk_gb
         ratio = capacity.to_milli(config.disk_overcommit_ratio)
         # A reservation may be a fraction of a GiB: the part that is begun is kept whole.
-        reserved = -int(-sample.disk_reservation_gb // 1)
+        reserved = math.ceil(sample.disk_reservation_gb)
         headroom = capacity.measured_headroom(free, reserved, pending, ratio)
     limit = None if row is None else row.limits.disk_gb
     ledger = None if limit is None or row is None else capacity.ledger_headroom(limit, row.used.disk_gb)
