@@ -64,6 +64,8 @@ class SnapshotCache:
         self._reading = threading.Lock()
         self._snapshot: Snapshot | None = None
         self._base: _Base | None = None
+        self._view: View | None = None
+        self._view_of: tuple[str, int, int] = ("", 0, 0)
         self._cursor = 0
         self._metrics_cursor = 0
         self._loaded_at = self._thorough_at = self._refreshed_at = self._quick_at = float("-inf")
@@ -86,8 +88,13 @@ class SnapshotCache:
             snapshot = self._require()
             snapshot.configure(self._configuration())
             base = self._current_base(snapshot)
-            changes = encode_changes(snapshot, base.version)
-            return View(Snapshot(snapshot.frame), base.base_id, changes)
+            view = self._view
+            seen = (base.base_id, snapshot.version, snapshot.now_us)
+            if view is None or seen != self._view_of:
+                # Decisions between two reads share one view; a read moves the time at least.
+                view = View(Snapshot(snapshot.frame), base.base_id, encode_changes(snapshot, base.version))
+                self._view, self._view_of = view, seen
+            return view
 
     def peek(self) -> Snapshot:
         """Return a fresh view without storing a base: for explaining, saving and displaying."""
