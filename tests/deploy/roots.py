@@ -18,8 +18,9 @@ from tests.provision import MMDEBSTRAP, cannot_run, required
 REPOSITORY = Path(__file__).resolve().parents[2]
 PLAYBOOKS = REPOSITORY / "deploy" / "ansible"
 SUITE = "bookworm"
-# python3-venv for the wheel; systemd for `systemctl enable` and for booting it; util-linux and passwd come with it.
-PACKAGES = ("dbus", "passwd", "python3", "python3-venv", "systemd", "systemd-sysv")
+# python3-venv for the wheel; libstdc++6, which every Debian has because of apt, for NumPy; systemd for `systemctl enable`
+# and for booting it.
+PACKAGES = ("dbus", "libstdc++6", "passwd", "python3", "python3-venv", "systemd", "systemd-sysv")
 MAKE_SECONDS = 600
 RUN_SECONDS = 600
 
