@@ -15,11 +15,13 @@ from sqlalchemy import Connection
 
 from fleet.ledger import admission, charges, nodes, release, samples
 from fleet.ledger.admission import Ask
+from fleet.ledger.cluster import now_us as cluster_now
 from fleet.ledger.database import Batch, Database, Sql
 from fleet.ledger.verify import verify
 from fleet.model.admission import AdmissionOutcome, Admitted
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.resources import DIMENSIONS, Amounts
+from tests.servers import wait_until
 
 PLAIN = ClusterConfig(
     cpu_overcommit_ratio=Decimal(1),
@@ -163,6 +165,12 @@ def _deleted(conn: Connection, instance: str) -> None:
 
 def settle(db: Database, instance: str) -> bool:
     return db.unit(lambda conn: charges.settle(conn, instance))
+
+
+def tick(db: Database) -> None:
+    """Let the database's clock move on: SQLite's counts milliseconds, and equal times count as newer."""
+    now = cluster_now(db)
+    wait_until(lambda: cluster_now(db) > now, seconds=5, what="the database's clock moves")
 
 
 def claim(

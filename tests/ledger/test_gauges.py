@@ -12,7 +12,6 @@ import pytest
 from fleet.ledger import events, nodes, operations, passes, samples
 from fleet.ledger.cluster_config import load
 from fleet.ledger.database import Database, Sql
-from fleet.ledger.migrate import migrate
 from fleet.ledger.nodes import NodeIn
 from fleet.ledger.samples import SampleIn
 from fleet.model.errors import DatabaseUnavailable
@@ -20,8 +19,9 @@ from fleet.model.lifecycle import OperationKind
 from fleet.services.gauges import COUNTED, Gauges
 from tests.faults.rig import METRICS
 
-UNLIMITED = Sql("UPDATE scheduler_node_capacity SET limit_cpus = NULL WHERE node_id = 1")
-DEMAND = Sql("UPDATE scheduler_node_capacity SET expected_demand = 1.2 WHERE node_id = 1")
+N1 = "WHERE node_id = (SELECT id FROM nodes WHERE name = 'n1')"
+UNLIMITED = Sql(f"UPDATE scheduler_node_capacity SET limit_cpus = NULL {N1}")
+DEMAND = Sql(f"UPDATE scheduler_node_capacity SET expected_demand = 1.2 {N1}")
 AGE_EVENTS = Sql("UPDATE events SET at = at - 3600000000")
 AGE_OPERATIONS = Sql(
     "UPDATE operations SET created_at = created_at - 90000000, next_attempt_at = next_attempt_at - 60000000"
@@ -31,9 +31,8 @@ Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 @pytest.fixture
-def db(ledger_url: str) -> Iterator[Database]:
-    database = Database(ledger_url)
-    migrate(database)
+def db(db_url: str) -> Iterator[Database]:
+    database = Database(db_url)
     for name in ("n1", "n2"):
         nodes.register(database, NodeIn(name=name, declared={"backend": "simulated"}))
     publish(database, "n1", "n2")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator
 
 import pytest
 
 from fleet.ledger import operations
 from fleet.ledger.database import Database, Sql
-from fleet.ledger.migrate import migrate
 from fleet.ledger.operations import LeasedOperation
 from fleet.model.errors import Conflict, NotFound
 from fleet.model.lifecycle import OperationKind, OperationState
@@ -19,14 +17,6 @@ from tests.servers import wait_until
 WORKERS = 8
 ROUNDS = 15
 BACKDATE = Sql("UPDATE operations SET lease_expires_at = lease_expires_at - 60000000 WHERE uuid = :uuid")
-
-
-@pytest.fixture
-def db(ledger_url: str) -> Iterator[Database]:
-    database = Database(ledger_url)
-    migrate(database)
-    yield database
-    database.close()
 
 
 def add(

@@ -221,11 +221,13 @@ def test_pending_holds_drafts_and_what_settled_after_the_sample(db: Database) ->
     assert fleet_of.row(db, node_id)["pending_memory_mb"] == 120
     fleet_of.publish(db, "n", cpus=8, age=3600)
     assert fleet_of.row(db, node_id)["pending_memory_mb"] == 120
+    fleet_of.tick(db)
     fleet_of.publish(db, "n", cpus=8)
     assert fleet_of.row(db, node_id)["pending_memory_mb"] == 100
     fleet_of.assert_exact(db)
 
     fleet_of.settle(db, draft)
+    fleet_of.tick(db)
     fleet_of.publish(db, "n", cpus=8)
     assert fleet_of.row(db, node_id)["pending_memory_mb"] == 0
     fleet_of.assert_exact(db)

@@ -13,7 +13,6 @@ import pytest
 from fleet.ledger import events, nodes, operations, passes, samples
 from fleet.ledger.cluster_config import load
 from fleet.ledger.database import Database, Sql
-from fleet.ledger.migrate import migrate
 from fleet.ledger.nodes import NodeIn
 from fleet.ledger.samples import SampleIn
 from fleet.model.errors import QueueUnavailable
@@ -41,9 +40,8 @@ class Clock:
 
 
 @pytest.fixture
-def db(ledger_url: str) -> Iterator[Database]:
-    database = Database(ledger_url)
-    migrate(database)
+def db(db_url: str) -> Iterator[Database]:
+    database = Database(db_url)
     nodes.register(database, NodeIn(name="n1", declared={"backend": "simulated"}))
     publish(database)
     yield database

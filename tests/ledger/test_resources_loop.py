@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from fleet.hypervisor.simulated import SimulatedHypervisor
 from fleet.ledger import events, nodes
 from fleet.ledger.cluster_config import load
 from fleet.ledger.database import Database
-from fleet.ledger.migrate import migrate
 from fleet.ledger.nodes import NodeIn, NodeView
 from fleet.measure import Paths, Reservations, SimulatedFleet, ThisMachine, nodes_from
 from fleet.model.domain import Domain
@@ -71,14 +70,6 @@ class RealRig:
         found = nodes.get(self.db, "n1")
         assert found is not None
         return found
-
-
-@pytest.fixture
-def db(ledger_url: str) -> Iterator[Database]:
-    database = Database(ledger_url)
-    migrate(database)
-    yield database
-    database.close()
 
 
 @pytest.fixture
