@@ -94,7 +94,7 @@ def _locked(conn: Connection, instance_uuid: str) -> tuple[Charge, Charge] | Non
     """Lock both nodes by id and return the primary and the incoming charge as they stand under the locks."""
     for node_id in sorted({charge.node_id for charge in release.charges_of(conn, instance_uuid)}):
         LOCK_NODE.run(conn, node_id=node_id).first()
-    charges = {charge.role: charge for charge in release.charges_of(conn, instance_uuid)}
+    charges = {charge.role: charge for charge in release.locked_charges_of(conn, instance_uuid)}
     if "incoming" not in charges or "primary" not in charges:
         return None
     return charges["primary"], charges["incoming"]

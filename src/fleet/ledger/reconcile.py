@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, RowMapping
 
-from fleet.ledger import demand, events, leases, totals, truth
+from fleet.ledger import demand, events, leases, rehome, totals, truth
 from fleet.ledger.database import Database, Sql
 from fleet.model.cluster_config import ClusterConfig
 
@@ -92,6 +92,7 @@ class PassReport:
     nodes: int
     corrections: tuple[Correction, ...]
     claims_expired: int
+    charges_rehomed: int
     demand_refreshed: int
     seconds: float
 
@@ -111,6 +112,7 @@ def reconcile(
     """
     start = elapsed()
     expired = _expire_claims(db, lease)
+    rehomed = rehome.rehome(db, lease)
     corrections = _recount(db, lease)
     with db.read() as conn:
         nodes = truth.nodes(conn)
@@ -127,7 +129,7 @@ def reconcile(
     if truth.differs(cluster):
         corrections += _fix(db, lease, "cluster", _fix_cluster)
     refreshed = demand.refresh(db, lease, config)
-    return PassReport(len(nodes), tuple(corrections), expired, refreshed, elapsed() - start)
+    return PassReport(len(nodes), tuple(corrections), expired, rehomed, refreshed, elapsed() - start)
 
 
 Fixer = Callable[[Connection], truth.Figures]

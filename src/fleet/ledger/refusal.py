@@ -73,8 +73,10 @@ def _node(conn: Connection, ask: Ask) -> Refused:
         ineligible = "state"
     elif row["scheduling"] != "enabled":
         ineligible = "scheduling"
-    elif age >= ask.sample_age_max_seconds or not row["counted"]:
+    elif age >= ask.sample_age_max_seconds:
         ineligible = "sample_age"
+    elif not row["counted"]:
+        ineligible = "not_counted"
     return Refused(
         ask.node_id,
         Stage.NODE,

@@ -19,6 +19,7 @@ from fleet.model.resources import CLUSTER_DIMENSIONS, DIMENSIONS, Amounts
 
 FIND = Sql("SELECT * FROM charges WHERE instance_uuid = :instance_uuid ORDER BY id")
 NODE_ROW = Sql("SELECT * FROM scheduler_node_capacity WHERE node_id = :node_id {for_update}")
+LOCK = Sql("SELECT * FROM charges WHERE instance_uuid = :instance_uuid ORDER BY id {for_update}")
 DELETE_CHARGE = Sql("DELETE FROM charges WHERE id = :charge_id AND node_id = :node_id")
 CREDIT_NODE = Sql("""
     UPDATE scheduler_node_capacity SET
@@ -87,12 +88,12 @@ def release_in(
     nodes = {charge.node_id for charge in charges_of(conn, instance_uuid)}
     for node_id in sorted(nodes):
         _lock_node(conn, node_id)
-    # Read again under the locks: what a charge counts for (pending or not) may have changed while they were waited for.
-    found = charges_of(conn, instance_uuid)
+    # Read again, and locked: what a charge counts for, and who pays it, may have changed while nodes were waited for.
+    found = locked_charges_of(conn, instance_uuid)
     if not {charge.node_id for charge in found} <= nodes:
         raise ChargeMovedError(instance_uuid)
     gone = [charge for charge in found if delete_charge(conn, charge)]
-    if gone and charges_of(conn, instance_uuid):
+    if found and charges_of(conn, instance_uuid):
         # A move began while a charge's own lock was waited for.
         raise ChargeMovedError(instance_uuid)
     clamped: list[tuple[str, int]] = []
@@ -114,6 +115,11 @@ def release_in(
 def charges_of(conn: Connection, instance_uuid: str) -> list[Charge]:
     """Return the instance's charges as this transaction sees them."""
     return [charge_of(row) for row in FIND.run(conn, instance_uuid=instance_uuid).mappings()]
+
+
+def locked_charges_of(conn: Connection, instance_uuid: str) -> list[Charge]:
+    """Return the instance's charges and hold their rows: neither node nor payer changes before the transaction ends."""
+    return [charge_of(row) for row in LOCK.run(conn, instance_uuid=instance_uuid).mappings()]
 
 
 def charge_of(row: RowMapping) -> Charge:

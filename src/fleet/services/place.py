@@ -89,6 +89,7 @@ class _Walk:
     tries: list[dict[str, Any]] = field(default_factory=list)
     capacity_refusals: dict[int, Refused] = field(default_factory=dict)
     demand_only: dict[int, str] = field(default_factory=dict)
+    skipped: list[int] = field(default_factory=list)
     busy: dict[int, str] = field(default_factory=dict)
     ineligible: int = 0
     probes: int = 0
@@ -159,12 +160,14 @@ class _Attempts:
         if self._placing.source is not None:
             elsewhere = ranked != view.snapshot.index_of_id(self._placing.source)
             ranked, over = ranked[elsewhere], over[elsewhere]
+        walk.skipped = [int(index) for index in ranked[over][:1]]
         placed = self._try_all(view, decision, ranked[~over], waived=False, last=last)
         if placed is not None or walk.ended_by is not None or (last and self._out_of_time()):
             return placed
         second = np.concatenate([ranked[over], np.array(list(walk.demand_only), dtype=ranked.dtype)])
         if len(second) and not self._limits_reached(last=last):
             walk.demand_only = {}
+            walk.skipped = []
             placed = self._try_all(view, decision, second, waived=True, last=last)
             if placed is not None or walk.ended_by is not None:
                 return placed
@@ -233,8 +236,8 @@ class _Attempts:
         return None
 
     def _last_waived_try(self, view: View, decision: Decision) -> Placed | None:
-        """Demand alone never fails a create: when time is up and somebody was refused on it alone, try once waived."""
-        for index in list(self._walk.demand_only)[:1]:
+        """Demand alone never fails a create: when time is up and a node was left out for it alone, try once waived."""
+        for index in [*self._walk.demand_only, *self._walk.skipped][:1]:
             outcome = self._try(view, decision, index, waived=True, wait=True)
             if isinstance(outcome, Admitted | AlreadyPlaced):
                 return self._placed(view, outcome, waived=True)

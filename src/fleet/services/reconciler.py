@@ -158,6 +158,7 @@ def report_payload(report: PassReport) -> dict[str, Any]:
         "nodes": report.nodes,
         "corrections": len(report.corrections),
         "claims_expired": report.claims_expired,
+        "charges_rehomed": report.charges_rehomed,
         "demand_refreshed": report.demand_refreshed,
         "duration_ms": round(report.seconds * 1000),
     }
