@@ -14,6 +14,7 @@ from sqlalchemy import Connection, RowMapping
 
 from fleet.ledger import claims, events, totals
 from fleet.ledger.database import Database, Sql
+from fleet.ledger.pending import is_pending
 from fleet.model.admission import Charge
 from fleet.model.resources import CLUSTER_DIMENSIONS, DIMENSIONS, Amounts
 
@@ -154,13 +155,13 @@ def credit_node(conn: Connection, charge: Charge, clamped: list[tuple[str, int]]
     before = _lock_node(conn, charge.node_id)
     if before is None:
         return totals.Change()
-    pending = charge.settled_at_us is None or charge.role == "incoming" or charge.settled_at_us >= before["sample_at"]
+    counts = is_pending(charge, before["sample_at"])
     CREDIT_NODE.run(
         conn,
         charge.amounts.as_dict(),
         node_id=charge.node_id,
-        pending_memory_mb=charge.amounts.memory_mb if pending else 0,
-        pending_disk_gb=charge.amounts.disk_gb if pending else 0,
+        pending_memory_mb=charge.amounts.memory_mb if counts else 0,
+        pending_disk_gb=charge.amounts.disk_gb if counts else 0,
     )
     short = [(name, getattr(charge.amounts, name) - before[f"used_{name}"]) for name in DIMENSIONS]
     if clamped is not None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping
 
-from fleet.ledger import events, totals
+from fleet.ledger import events, pending, totals
 from fleet.ledger.database import Database, Sql
 from fleet.model import capacity
 from fleet.model.cluster_config import ClusterConfig
@@ -52,18 +52,12 @@ UPDATE_ROW = Sql("""
     WHERE node_id = :node_id
 """)
 # Pending is a sum over the node's charges that the new sample cannot include; exact under the row's lock.
-PENDING = """
-    (SELECT COALESCE(SUM({name}), 0) FROM charges ch WHERE ch.node_id = c.node_id
-     AND (ch.settled_at IS NULL OR ch.role = 'incoming' OR ch.settled_at >= c.sample_at))
-"""
-SET_PENDING = Sql(
-    """
-    UPDATE scheduler_node_capacity {alias} SET pending_memory_mb = {memory}, pending_disk_gb = {disk}
+_PENDING_SUM = f"(SELECT COALESCE(SUM({{0}}), 0) FROM charges ch WHERE ch.node_id = c.node_id AND {pending.OF_CHARGE})"
+SET_PENDING = Sql(f"""
+    UPDATE scheduler_node_capacity AS c SET pending_memory_mb = {_PENDING_SUM.format("memory_mb")},
+        pending_disk_gb = {_PENDING_SUM.format("disk_gb")}
     WHERE node_id = :node_id
-""".replace("{memory}", PENDING.replace("{name}", "memory_mb"))
-    .replace("{disk}", PENDING.replace("{name}", "disk_gb"))
-    .replace("{alias}", "AS c")
-)
+""")
 UPSERT_METRICS = Sql(
     """
     INSERT INTO node_metrics (node_id, metrics, failed, is_hypervisor, cpu_load_1, cpu_schedulable, memory_max,

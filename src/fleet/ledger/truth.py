@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from sqlalchemy import Connection, RowMapping
 
+from fleet.ledger import pending
 from fleet.ledger.database import Sql
 from fleet.model.resources import CLUSTER_DIMENSIONS
 
@@ -33,15 +34,14 @@ CLUSTER_COLUMNS = (
     "counted_nodes",
 )
 
-_PENDING = "(ch.settled_at IS NULL OR ch.role = 'incoming' OR ch.settled_at >= c.sample_at)"
 _NODES = f"""
     SELECT c.node_id, {", ".join(f"c.{name}" for name in NODE_COLUMNS)},
         COALESCE(SUM(ch.cpus), 0) AS true_used_cpus,
         COALESCE(SUM(ch.memory_mb), 0) AS true_used_memory_mb,
         COALESCE(SUM(ch.disk_gb), 0) AS true_used_disk_gb,
         COALESCE(SUM(ch.instances), 0) AS true_used_instances,
-        COALESCE(SUM(CASE WHEN {_PENDING} THEN ch.memory_mb ELSE 0 END), 0) AS true_pending_memory_mb,
-        COALESCE(SUM(CASE WHEN {_PENDING} THEN ch.disk_gb ELSE 0 END), 0) AS true_pending_disk_gb
+        COALESCE(SUM(CASE WHEN {pending.OF_CHARGE} THEN ch.memory_mb ELSE 0 END), 0) AS true_pending_memory_mb,
+        COALESCE(SUM(CASE WHEN {pending.OF_CHARGE} THEN ch.disk_gb ELSE 0 END), 0) AS true_pending_disk_gb
     FROM scheduler_node_capacity c LEFT JOIN charges ch ON ch.node_id = c.node_id
 """
 NODES = Sql(_NODES + " GROUP BY c.node_id ORDER BY c.node_id")
