@@ -17,6 +17,7 @@ from sqlalchemy import Connection, RowMapping
 from fleet.ledger import demand, events, leases, rehome, totals, truth
 from fleet.ledger.database import Database, Sql
 from fleet.model.cluster_config import ClusterConfig
+from fleet.model.resources import CLUSTER_DIMENSIONS
 
 SET_NODE = Sql("""
     UPDATE scheduler_node_capacity SET used_cpus = :used_cpus, used_memory_mb = :used_memory_mb,
@@ -35,10 +36,12 @@ SET_CLUSTER = Sql(
     + ", updated_at = {now} WHERE id = 1"
 )
 LOCK_CLUSTER = Sql("SELECT * FROM cluster_capacity WHERE id = 1 {for_update}")
-COUNTING = Sql("""
+_COUNTING = """
     SELECT c.node_id, c.counted, c.state, {now} - c.sample_at AS age_us, m.is_hypervisor
-    FROM scheduler_node_capacity c LEFT JOIN node_metrics m ON m.node_id = c.node_id ORDER BY c.node_id
-""")
+    FROM scheduler_node_capacity c LEFT JOIN node_metrics m ON m.node_id = c.node_id
+"""
+COUNTING = Sql(_COUNTING + " ORDER BY c.node_id")
+ONE_COUNTING = Sql(_COUNTING + " WHERE c.node_id = :node_id")
 SET_COUNTED = Sql("""
     UPDATE scheduler_node_capacity SET counted = :counted, generation = generation + 1, updated_at = {now}
     WHERE node_id = :node_id
@@ -46,8 +49,7 @@ SET_COUNTED = Sql("""
 NAME = Sql("SELECT name FROM nodes WHERE id = :node_id")
 LOCK_NODE = Sql("SELECT * FROM scheduler_node_capacity WHERE node_id = :node_id {for_update}")
 EXPIRED = Sql("""
-    SELECT uuid FROM namespace_claims
-    WHERE folded = 0 AND (expires_at <= {now} OR coverage_state <> 'active') ORDER BY uuid
+    SELECT uuid FROM namespace_claims WHERE folded = 0 AND expires_at <= {now} ORDER BY uuid
 """)
 LOCK_EXPIRED = Sql(
     "SELECT * FROM namespace_claims WHERE uuid = :uuid AND folded = 0 AND expires_at <= {now} {for_update}"
@@ -113,7 +115,8 @@ def reconcile(
     start = elapsed()
     expired = _expire_claims(db, lease)
     rehomed = rehome.rehome(db, lease)
-    corrections = _recount(db, lease)
+    _recount(db, lease)
+    corrections: list[Correction] = []
     with db.read() as conn:
         nodes = truth.nodes(conn)
         claimed = truth.claims(conn)
@@ -197,25 +200,18 @@ def _fix_cluster(conn: Connection) -> truth.Figures:
     return figures
 
 
-def _recount(db: Database, lease: leases.Lease) -> list[Correction]:
+def _recount(db: Database, lease: leases.Lease) -> None:
     """Evaluate `counted` again, node by node: a sample ages past the bound without anybody publishing."""
     with db.read() as conn:
         rows = COUNTING.run(conn).mappings().all()
     for row in rows:
         if bool(row["counted"]) != _counts(row):
             db.unit(_recounter(lease, int(row["node_id"])))
-    return []
 
 
 def _counts(row: RowMapping) -> bool:
     hypervisor = None if row["is_hypervisor"] is None else bool(row["is_hypervisor"])
     return totals.counts(row["state"], hypervisor, row["age_us"] / 1_000_000)
-
-
-ONE_COUNTING = Sql("""
-    SELECT c.state, {now} - c.sample_at AS age_us, m.is_hypervisor
-    FROM scheduler_node_capacity c LEFT JOIN node_metrics m ON m.node_id = c.node_id WHERE c.node_id = :node_id
-""")
 
 
 def _recounter(lease: leases.Lease, node_id: int) -> Callable[[Connection], None]:
@@ -248,11 +244,10 @@ def _folder(lease: leases.Lease, uuid: str) -> Callable[[Connection], bool]:
         if row is None:
             return False
         FOLD.run(conn, uuid=uuid)
-        names = ("cpus", "memory_mb", "disk_gb")
-        binds = {f"{part}_{name}": row[f"{part}_{name}"] for part in ("limit", "used") for name in names}
-        binds |= {f"over_{name}": max(0, row[f"used_{name}"] - row[f"limit_{name}"]) for name in names}
+        binds = {f"{part}_{name}": row[f"{part}_{name}"] for part in ("limit", "used") for name in CLUSTER_DIMENSIONS}
+        binds |= {f"over_{name}": max(0, row[f"used_{name}"] - row[f"limit_{name}"]) for name in CLUSTER_DIMENSIONS}
         FOLD_CLUSTER.run(conn, binds)
-        payload = {"claim": uuid, **{name: binds[f"used_{name}"] for name in names}}
+        payload = {"claim": uuid, **{name: binds[f"used_{name}"] for name in CLUSTER_DIMENSIONS}}
         events.record(conn, "namespace", row["namespace"], "namespace claim expired, usage folded", payload)
         return True
 

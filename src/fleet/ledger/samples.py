@@ -282,8 +282,8 @@ def _missing(node_id: int, name: str, max_age_seconds: int) -> Any:
 
 def change_state(conn: Connection, node_id: int, name: str, row: RowMapping, state: NodeState) -> None:
     """Move a node to `state` under its row's lock (`row` as read under it), cluster totals in step."""
-    # Missing and active nodes count until their sample is 900 s old; error and deleted ones never do.
-    counted = bool(row["counted"]) and state in {NodeState.ACTIVE, NodeState.MISSING}
+    # A change of state can end counting and never begins it: only a sample does, by its age.
+    counted = bool(row["counted"]) and state in totals.COUNTING_STATES
     SET_ROW_STATE.run(conn, node_id=node_id, state=str(state), counted=counted)
     SET_NODE.run(conn, node_id=node_id, state=str(state), good_probes=0)
     events.record(conn, "node", name, "node state changed", {"from": row["state"], "to": str(state)}, level="warning")

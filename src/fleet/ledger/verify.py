@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 
 from fleet.ledger import truth
 from fleet.ledger.database import Database, Sql
+from fleet.model.resources import DIMENSIONS
 
 # A snapshot of all tables at one moment: without it a transaction between two reads would look like a difference.
 MARIADB_SNAPSHOT = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
@@ -104,7 +105,7 @@ def _compare(row: str, figures: truth.Figures) -> list[Difference]:
 def _over_limit(conn: Connection) -> list[OverLimit]:
     found = []
     for row in OVER.run(conn).mappings():
-        for name in ("cpus", "memory_mb", "disk_gb", "instances"):
+        for name in DIMENSIONS:
             used, limit = row[f"used_{name}"], row[f"limit_{name}"]
             if limit is not None and used > limit:
                 found.append(OverLimit(str(row["name"]), name, int(used), int(limit)))
