@@ -18,7 +18,7 @@ from tests.provision import MMDEBSTRAP, cannot_run, required
 REPOSITORY = Path(__file__).resolve().parents[2]
 PLAYBOOKS = REPOSITORY / "deploy" / "ansible"
 SUITE = "bookworm"
-# python3-venv for the wheel; libstdc++6, which every Debian has because of apt, for NumPy; systemd for `systemctl enable`
+# python3-venv for the wheel; libstdc++6, which every Debian has because of apt, for NumPy; systemd for `enable`
 # and for booting it.
 PACKAGES = ("dbus", "libstdc++6", "passwd", "python3", "python3-venv", "systemd", "systemd-sysv")
 MAKE_SECONDS = 600
