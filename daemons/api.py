@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fleet.api.waiting_room import WaitingRoom
 
 ANSWER_SECONDS_MAX = 10
+FLUSH_SECONDS = 2.0
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 
 _log = get_logger(__name__)
@@ -136,6 +137,7 @@ def _serve_one(settings: Settings, life: Life, secret: str, listening: socket, b
         serve_http(app, listening, beat)
     finally:
         context.snapshots.stop()
+        context.flush_wake_ups(FLUSH_SECONDS)
         context.database.close()
 
 

@@ -36,11 +36,17 @@ def build(settings: Settings, environ: Mapping[str, str], *, pool_size: int = PO
     """
     settings.require("DATABASE_URL", "REDIS_URL")
     wake = Wake(WakeUps(connect(settings.redis_url)))
-    return with_parts(settings, Database(settings.database_url, pool_size=pool_size), wake, environ)
+    database = Database(settings.database_url, pool_size=pool_size)
+    return with_parts(settings, database, wake, environ, flush_wake_ups=wake.flush)
 
 
 def with_parts(
-    settings: Settings, database: Database, wake: Callable[[WakeUp], None], environ: Mapping[str, str]
+    settings: Settings,
+    database: Database,
+    wake: Callable[[WakeUp], None],
+    environ: Mapping[str, str],
+    *,
+    flush_wake_ups: Callable[[float], bool] = lambda _seconds: True,
 ) -> Context:
     """Return a context around a given database and wake-up: what tests use."""
     # A stage or strategy file that is not whole stops the start, by name, and not the first request.
@@ -54,6 +60,7 @@ def with_parts(
         configuration=configuration,
         snapshots=SnapshotCache(database, configuration, time.monotonic, new_uuid),
         wake=wake,
+        flush_wake_ups=flush_wake_ups,
         fault=faults(environ),
         seed=lambda: draws.randrange(SEED_MAX + 1),
         new_uuid=new_uuid,

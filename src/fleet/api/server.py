@@ -9,6 +9,7 @@ from socket import socket
 from typing import Final
 
 import uvicorn
+import uvloop
 from starlette.types import ASGIApp
 
 from fleet.api.prefork import BEAT_SECONDS
@@ -24,6 +25,9 @@ def serve(app: ASGIApp, listening: socket, beat: Callable[[], bool]) -> None:
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     config = uvicorn.Config(
         app,
+        http="httptools",
+        # A proxy's word about the caller is used for nothing here.
+        proxy_headers=False,
         access_log=False,
         log_config=None,
         server_header=False,
@@ -33,7 +37,8 @@ def serve(app: ASGIApp, listening: socket, beat: Callable[[], bool]) -> None:
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
-    asyncio.run(_serve(uvicorn.Server(config), listening, beat))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(uvicorn.Server(config), listening, beat))
 
 
 async def _serve(server: uvicorn.Server, listening: socket, beat: Callable[[], bool]) -> None:

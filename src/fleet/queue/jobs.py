@@ -55,15 +55,16 @@ class WakeUps:
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
 
-    def put(self, wake_up: WakeUp) -> None:
-        """Put one wake-up, in one round trip.
+    def put(self, *wake_ups: WakeUp) -> None:
+        """Put wake-ups, all in one round trip.
 
         Raises:
-            QueueUnavailable: the server did not take it; the sweeper will put it again.
+            QueueUnavailable: the server did not take them; the sweeper will put them again.
         """
         try:
             with self._client.pipeline(transaction=False) as pipeline:
-                self._add(wake_up, pipeline)
+                for wake_up in wake_ups:
+                    self._add(wake_up, pipeline)
                 pipeline.execute()
         except redis.RedisError as error:
             raise unavailable(error) from error

@@ -16,7 +16,8 @@ from fleet.services.snapshots import SnapshotCache
 class Context:
     """One process's view of the services. Built by `fleet.bootstrap`, once, after the fork.
 
-    `wake` never raises: a wake-up that cannot be put is found by the sweeper. `fault` is a named fault point: it does
+    `wake` never raises and never waits: a wake-up that cannot be put is found by the sweeper; `flush_wake_ups` waits,
+    for so many seconds, until those on their way are put. `fault` is a named fault point: it does
     nothing unless a test of failures turned it on. `seed` makes 63-bit seeds, `new_uuid` dashed uuids, `elapsed` is a
     monotonic clock in seconds.
     """
@@ -26,6 +27,7 @@ class Context:
     configuration: Configuration
     snapshots: SnapshotCache
     wake: Callable[[WakeUp], None]
+    flush_wake_ups: Callable[[float], bool]
     fault: Callable[[str], None]
     seed: Callable[[], int]
     new_uuid: Callable[[], str]

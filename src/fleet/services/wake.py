@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from fleet.ledger import events
@@ -18,12 +18,17 @@ from fleet.queue.jobs import WakeUp, WakeUps
 from fleet.telemetry import get_logger
 
 AWAY_SECONDS: Final = 2.0
+GATHERED_MAX: Final = 10_000
 
 _log = get_logger(__name__)
 
 
 class Wake:
-    """Call it with an operation and its node after the commit."""
+    """Call it with an operation and its node after the commit.
+
+    The caller does not wait for the queue's server: a thread puts what has gathered while it put the last, in one round
+    trip. Whoever dies in between leaves operations that the sweeper wakes, like a wake-up that was lost on the way.
+    """
 
     def __init__(
         self, wake_ups: WakeUps, *, away_seconds: float = AWAY_SECONDS, monotonic: Callable[[], float] = time.monotonic
@@ -32,7 +37,10 @@ class Wake:
         self._away_seconds = away_seconds
         self._monotonic = monotonic
         self._away_until = float("-inf")
-        self._guard = threading.Lock()
+        self._guard = threading.Condition()
+        self._gathered: list[WakeUp] = []
+        self._putting = False
+        self._thread: threading.Thread | None = None
         self._missed = 0
 
     @property
@@ -41,24 +49,42 @@ class Wake:
         return self._missed
 
     def __call__(self, wake_up: WakeUp) -> None:
-        """Wake the node's worker, or leave it to the sweeper. Never raises for an absent queue."""
+        """Wake the node's worker soon, or leave it to the sweeper. Never raises for an absent queue, never waits."""
         with self._guard:
-            away = self._monotonic() < self._away_until
-            self._missed += away
-        if away:
-            return
+            if self._monotonic() < self._away_until or len(self._gathered) >= GATHERED_MAX:
+                self._missed += 1
+                return
+            self._gathered.append(wake_up)
+            if self._thread is None:
+                # Made with the first wake-up, so after any fork.
+                self._thread = threading.Thread(target=self._put_gathered, name="wake", daemon=True)
+                self._thread.start()
+            self._guard.notify()
+
+    def flush(self, seconds: float) -> bool:
+        """Wait until what was gathered is put, at most `seconds`: before a process ends. False: time was up."""
+        with self._guard:
+            return self._guard.wait_for(lambda: not self._gathered and not self._putting, timeout=seconds)
+
+    def _put_gathered(self) -> None:
+        while True:
+            with self._guard:
+                self._putting = False
+                self._guard.notify_all()
+                self._guard.wait_for(lambda: bool(self._gathered))
+                batch, self._gathered = self._gathered, []
+                self._putting = True
+            self._put(batch)
+
+    def _put(self, batch: Sequence[WakeUp]) -> None:
         try:
-            self._wake_ups.put(wake_up)
+            self._wake_ups.put(*batch)
         except QueueUnavailable as error:
             with self._guard:
-                self._missed += 1
+                self._missed += len(batch)
                 self._away_until = self._monotonic() + self._away_seconds
-            _log.warning(
-                "operation.wake_up_lost",
-                operation_id=wake_up.operation_uuid,
-                node_id=wake_up.node_id,
-                reason=error.detail,
-            )
+            operation_ids = [wake_up.operation_uuid for wake_up in batch]
+            _log.warning("operation.wake_ups_lost", operation_ids=operation_ids, reason=error.detail)
 
 
 def record_eviction(db: Database, eviction: Eviction) -> bool:
