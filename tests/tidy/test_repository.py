@@ -86,6 +86,6 @@ def test_every_daemon_has_its_command() -> None:
     scripts = tomllib.loads(text_of(Path("pyproject.toml")))["project"]["scripts"]
     daemons = [path.stem for path in files() if path.parent == Path("daemons") and path.stem != "__init__"]
 
-    assert {name: target for name, target in scripts.items() if name.startswith("sf-")} == {
+    assert {name: target for name, target in scripts.items() if target.startswith("daemons.")} == {
         f"sf-{name}": f"daemons.{name}:main" for name in daemons
     }

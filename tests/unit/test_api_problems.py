@@ -86,12 +86,14 @@ def test_a_401_says_how_to_authenticate() -> None:
     assert problem("unauthenticated", "x").headers["www-authenticate"] == "Bearer"
 
 
-def test_every_error_of_the_product_has_a_place_in_the_table() -> None:
+def test_every_error_of_the_model_has_a_place_in_the_table() -> None:
     def below(kind: type[errors.FleetError]) -> set[type[errors.FleetError]]:
         return {kind}.union(*(below(child) for child in kind.__subclasses__()))
 
+    # A driver's and a worker's own errors end in an operation or a process and never meet a caller; whether they are
+    # known here depends on what was imported before.
     for kind in below(errors.FleetError):
-        assert kind.code in CODES, kind
+        assert kind.code in CODES or not kind.__module__.startswith("fleet.model"), kind
 
 
 def test_a_request_still_in_progress_is_a_conflict_to_be_repeated() -> None:
