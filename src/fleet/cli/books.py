@@ -18,7 +18,6 @@ DIMENSIONS: Final = ("cpus", "memory_mb", "disk_gb")
 PUBLIC: Final = (("cpus", "cpu"), ("memory_mb", "ram"), ("disk_gb", "disk"))
 OPEN_STATES: Final = ("pending", "running")
 GONE_STATES: Final = frozenset({"deleted"})
-SETTLED_STATES: Final = frozenset({"running", "stopped", "deleted"})
 POLL_SECONDS: Final = 0.3
 POLL_SECONDS_MAX: Final = 5.0
 

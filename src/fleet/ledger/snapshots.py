@@ -37,8 +37,7 @@ CHANGED = Sql(f"""
 RECORDS = (
     """
     SELECT n.id, n.name, n.state AS node_state, n.scheduling AS node_scheduling, n.labels, n.region, n.arch, n.backend,
-        n.sleepy_pool, n.max_instances, n.gpu_kind, m.metrics, m.sample_at AS measured_at, m.updated_at AS metrics_at,
-        n.updated_at AS node_at, {now} AS now_us, """
+        n.sleepy_pool, n.max_instances, n.gpu_kind, m.metrics, m.sample_at AS measured_at, """
     + COUNTERS
     + """
     FROM nodes n LEFT JOIN node_metrics m ON m.node_id = n.id

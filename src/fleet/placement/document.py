@@ -47,7 +47,6 @@ from fleet.placement.reader import Reader
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 AGE_SECONDS_MAX: Final = 10**9
-NODES_MAX: Final = 1_000_000
 
 TOP_FIELDS: Final = ("taken_at", "config", "nodes", "instances")
 TRAIT_FIELDS: Final = ("labels", "region", "arch", "backend", "sleepy_pool")

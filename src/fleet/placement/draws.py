@@ -13,7 +13,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-GENERATOR: Final = "splitmix64-blake2b"
 SEED_MAX: Final = 2**63 - 1
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import ModuleType
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +27,6 @@ from fleet.placement import strategies as strategies_folder
 from fleet.placement.ask import Ask
 from fleet.placement.columns import Ints, Mask
 from fleet.placement.frame import Frame
-
-SCHEDULABLE: Final = range(2, 5)
-"""Stages 2 to 4: when nothing passes them, no node takes instances at all, which is not the same as full."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,3 @@ class Every:
         else:
             self._pause = PAUSE_SECONDS_MIN
             self._due = self._monotonic() + self._seconds()
-
-    def hurry(self) -> None:
-        """Make the task due at once."""
-        self._due = float("-inf")
