@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 from fleet.model import capacity
@@ -29,12 +29,12 @@ def whole_or_none(value: Any) -> int | None:
 
 
 def real_or_none(value: Any) -> Decimal | None:
-    """Return a non-negative real figure with three places; None where there is none."""
+    """Return a non-negative real figure with three places, rounded as `capacity.to_milli` does; None: there is none."""
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return None
     if not math.isfinite(value) or not 0 <= value <= FIGURE_MAX:
         return None
-    return Decimal(str(value)).quantize(Decimal("0.001"))
+    return Decimal(str(value)).quantize(Decimal("0.001"), ROUND_HALF_UP)
 
 
 def schedulable_of(metrics: Mapping[str, Any], config: ClusterConfig) -> tuple[int | None, bool]:
