@@ -22,7 +22,7 @@ from fleet.model import capacity
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.errors import Conflict, NodeNotFound
 from fleet.model.figures import measured_of, real_or_none, whole_or_none
-from fleet.model.node import NodeState
+from fleet.model.node import LEGAL_STATES, NodeState
 from fleet.model.resources import DIMENSIONS
 
 PUBLISH_BATCH_MAX = 50
@@ -129,6 +129,7 @@ def _publish_one(conn: Connection, node: RowMapping, sample: SampleIn, config: C
     if state != node["state"] or good_probes != node["good_probes"]:
         SET_NODE.run(conn, binds)
     if state != node["state"]:
+        _must_be_legal(node["state"], state)
         _record_state(conn, node, state, sample.health_detail)
     after = LOCK_ROW.run(conn, node_id=node["id"]).mappings().one()
     return totals.difference(row, after)
@@ -176,6 +177,10 @@ FOREIGN_COLLECTORS = {"domains": ("cpus", "memory_mb", "disk_gb"), "disk_foreign
 
 def _unseen_foreign(failed: Mapping[str, str]) -> set[str]:
     return {name for collector in failed for name in FOREIGN_COLLECTORS.get(collector, ())}
+
+
+def _must_be_legal(before: str, after: NodeState) -> None:
+    assert after in LEGAL_STATES[NodeState(before)], f"a node never moves from {before} to {after}"
 
 
 def _record_state(conn: Connection, node: RowMapping, state: NodeState, detail: Mapping[str, str]) -> None:
@@ -282,6 +287,7 @@ def _missing(node_id: int, name: str, max_age_seconds: int) -> Any:
 
 def change_state(conn: Connection, node_id: int, name: str, row: RowMapping, state: NodeState) -> None:
     """Move a node to `state` under its row's lock (`row` as read under it), cluster totals in step."""
+    _must_be_legal(row["state"], state)
     # A change of state can end counting and never begins it: only a sample does, by its age.
     counted = bool(row["counted"]) and state in totals.COUNTING_STATES
     SET_ROW_STATE.run(conn, node_id=node_id, state=str(state), counted=counted)
@@ -313,6 +319,7 @@ def _remove(conn: Connection, name: str) -> None:
         more = " and more" if len(held) > 5 else ""
         msg = f"node {name!r} still holds {', '.join(held[:5])}{more}; delete or move them first"
         raise Conflict(msg, instances=held)
+    _must_be_legal(node["state"], NodeState.DELETED)
     DELETE_ROW.run(conn, node_id=node["id"])
     DELETE_METRICS.run(conn, node_id=node["id"])
     SET_NODE.run(conn, node_id=node["id"], state=str(NodeState.DELETED), good_probes=0)

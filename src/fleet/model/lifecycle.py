@@ -1,4 +1,7 @@
-"""States of instances and operations, and the tables along which alone they move."""
+"""States of instances and operations, and the table along which alone an instance moves.
+
+An operation moves by the guarded statements of `fleet.ledger.operations`, each of which names the state it starts from.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from enum import StrEnum
 
 
 class InstanceState(StrEnum):
-    """Where an instance is in its life. Everything but DELETED holds its charge, errors included."""
+    """Where an instance is in its life. One in ERROR holds its charge until its node proves that no domain is there."""
 
     CREATING = "creating"
     RUNNING = "running"
@@ -44,14 +47,4 @@ LEGAL_INSTANCE: Mapping[InstanceState, frozenset[InstanceState]] = {
     InstanceState.ERROR: frozenset({InstanceState.CREATING, InstanceState.RUNNING, InstanceState.DELETING}),
     InstanceState.DELETING: frozenset({InstanceState.DELETED}),
     InstanceState.DELETED: frozenset(),
-}
-
-LEGAL_OPERATION: Mapping[OperationState, frozenset[OperationState]] = {
-    OperationState.PENDING: frozenset({OperationState.RUNNING, OperationState.CANCELLED}),
-    OperationState.RUNNING: frozenset(
-        {OperationState.PENDING, OperationState.DONE, OperationState.FAILED, OperationState.CANCELLED}
-    ),
-    OperationState.DONE: frozenset(),
-    OperationState.FAILED: frozenset({OperationState.PENDING}),
-    OperationState.CANCELLED: frozenset(),
 }

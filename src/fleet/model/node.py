@@ -37,8 +37,9 @@ LEGAL_STATES: Mapping[NodeState, frozenset[NodeState]] = {
     NodeState.ACTIVE: frozenset({NodeState.MISSING, NodeState.ERROR, NodeState.DELETED}),
     NodeState.MISSING: frozenset({NodeState.ACTIVE, NodeState.ERROR, NodeState.DELETED}),
     NodeState.ERROR: frozenset({NodeState.ACTIVE, NodeState.DELETED}),
-    NodeState.DELETED: frozenset(),
+    NodeState.DELETED: frozenset({NodeState.CREATED}),
 }
+"""Along which alone a node moves; a removed one that is registered again starts anew."""
 
 
 @dataclass(frozen=True, slots=True)
