@@ -17,6 +17,7 @@ from fleet.ledger.idempotency import Keyed
 from fleet.model.lifecycle import InstanceState, OperationKind
 from fleet.model.request import InstanceRequest, PlacementRequest
 from fleet.queue.jobs import WakeUp
+from fleet.services import waiver
 from fleet.services.context import Context
 from fleet.services.idempotency import RetryKey, once
 from fleet.services.place import Placing, Refusal, place
@@ -86,19 +87,15 @@ def _create(ctx: Context, namespace: str, request: InstanceRequest, keyed: Keyed
 def _record_placed(
     batch: Batch, uuid: str, node: str, operation_id: str, request: InstanceRequest, row: decisions.DecisionRow
 ) -> None:
-    waived = any("demand_waived" in note for note in row.walk)
     payload = {
         "node": node,
         "decision": row.id,
         "operation": operation_id,
         "enforce": True,
-        "enforce_demand": not waived,
+        "enforce_demand": not waiver.is_waived(row.walk),
         "cpus": request.cpus,
         "memory_mb": request.memory_mb,
         "disk_gb": request.disk_gb,
     }
     events.record(batch, "instance", uuid, "instance placed", payload)
-    if waived:
-        denials = {note["node"]: note["dimensions"] for note in row.walk if note.get("dimensions")}
-        message = "no candidate admitted and some refused on demand alone, waiving demand guard"
-        events.record(batch, "instance", uuid, message, {"node": node, "denials": denials}, level="warning")
+    waiver.record(batch, uuid, node, row.walk)

@@ -18,6 +18,7 @@ from fleet.ledger.figures import EventCounts, Figures, NodeFigures, OperationFig
 from fleet.ledger.passes import LastPass
 from fleet.model.node import NodeState, Scheduling
 from fleet.model.resources import CLUSTER_DIMENSIONS
+from fleet.services import waiver
 
 UNLIMITED: Final = float("inf")
 
@@ -31,7 +32,7 @@ COUNTED: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     ),
     "scheduler_capacity_demand_waivers": (
         "Admissions for which the demand clause was waived.",
-        ("no candidate admitted and some refused on demand alone, waiving demand guard",),
+        (waiver.MESSAGE,),
     ),
     "scheduler_capacity_unguarded_admissions": (
         "Admissions on a node without a ledger row.",

@@ -26,6 +26,7 @@ from fleet.model.request import PlacementRequest
 from fleet.model.resources import Amounts
 from fleet.placement.pipeline import decide
 from fleet.placement.record import encode_decision
+from fleet.services import waiver
 from fleet.services.context import Context
 from fleet.services.snapshots import View
 
@@ -372,7 +373,7 @@ class _Attempts:
     ) -> decisions.DecisionRow:
         walk = self._walk.tries[-WALK_STORED_MAX:]
         if waived:
-            walk = [*walk, {"demand_waived": True}]
+            walk = [*walk, dict(waiver.MARK)]
         return decisions.DecisionRow(
             id=self._decision_id,
             instance_uuid=self._placing.instance_uuid,

@@ -13,6 +13,7 @@ from fleet.ledger.database import Batch
 from fleet.ledger.operations import LeasedOperation
 from fleet.model.request import PlacementRequest
 from fleet.queue.jobs import WakeUp
+from fleet.services import waiver
 from fleet.services.context import Context
 from fleet.services.place import Placed, Placing, place
 
@@ -54,6 +55,7 @@ def redirect(ctx: Context, leased: LeasedOperation, reason: str) -> str | None:
             "placement_attempts": instance.placement_attempts + 1,
         }
         events.record(batch, "instance", instance.uuid, "instance placed", payload)
+        waiver.record(batch, instance.uuid, node, row.walk)
 
     placing = Placing(
         request=PlacementRequest.model_validate(body),
