@@ -6,6 +6,8 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
+import pytest
+
 from fleet.ledger.nodes import LedgerRow, NodeView
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.node import NodeState, Scheduling
@@ -93,6 +95,17 @@ def test_what_is_unknown_is_null() -> None:
 
     unknown = ("cpu_schedulable", "cpu_hard_max", "cpu_measured", "memory_max", "ram_available", "disk_available")
     assert [shown[name] for name in unknown] == [None] * len(unknown)
+
+
+@pytest.mark.parametrize(
+    ("figure", "room"),
+    [("cpu_total_instance_vcpus", "cpu_available"), ("memory_total_instance_actual", "ram_available")],
+)
+def test_what_instances_use_is_not_zero_where_nobody_measured_it(figure: str, room: str) -> None:
+    metrics = {name: value for name, value in METRICS.items() if name != figure}
+
+    assert node_resources(NODE, CONFIG)[room] is not None
+    assert node_resources(replace(NODE, metrics=metrics), CONFIG)[room] is None
 
 
 def test_unlimited_cpus_have_no_number_left() -> None:

@@ -82,7 +82,10 @@ def _cpu(node: NodeView, config: ClusterConfig) -> dict[str, Any]:
     measured = whole_or_none(node.metrics.get("cpu_total_instance_vcpus"))
     committed = 0 if node.row is None else node.row.used.cpus
     limit = hard_max if node.row is None else node.row.limits.cpus
-    charged = capacity.charged(measured or 0, committed)
+    # Without what instances run there, the pipeline drops the node: what is left of its limit is not known either.
+    left = None
+    if limit is not None and measured is not None:
+        left = capacity.ledger_headroom(limit, capacity.charged(measured, committed))
     return {
         "cpu_schedulable": schedulable,
         "cpu_schedulable_fallback": fell_back,
@@ -91,7 +94,7 @@ def _cpu(node: NodeView, config: ClusterConfig) -> dict[str, Any]:
         "cpu_committed": committed,
         "cpu_committed_row_present": node.row is not None,
         "cpu_limit": None if node.row is None else node.row.limits.cpus,
-        "cpu_available": None if limit is None else capacity.ledger_headroom(limit, charged),
+        "cpu_available": left,
     }
 
 
@@ -100,13 +103,16 @@ def _memory(node: NodeView, config: ClusterConfig) -> dict[str, Any]:
     available = whole_or_none(node.metrics.get("memory_available"))
     actual = whole_or_none(node.metrics.get("memory_total_instance_actual"))
     reserved = sample.memory_reserved_mb
-    charged = capacity.charged(actual or 0, 0 if row is None else row.used.memory_mb)
     headroom = None
     if available is not None and reserved is not None:
         pending = 0 if row is None else row.pending_memory_mb
         ratio = capacity.to_milli(config.ram_overcommit_ratio)
         headroom = capacity.measured_headroom(available, reserved, pending, ratio)
     limit = None if row is None else row.limits.memory_mb
+    left = None
+    if limit is not None and row is not None:
+        left = None if actual is None else capacity.ledger_headroom(limit, capacity.charged(actual, row.used.memory_mb))
+        headroom = None if actual is None else headroom
     return {
         "memory_reserved_mb": reserved,
         "memory_max": sample.memory_max,
@@ -118,7 +124,7 @@ def _memory(node: NodeView, config: ClusterConfig) -> dict[str, Any]:
         "ram_measured": actual,
         "ram_committed": 0 if row is None else row.used.memory_mb,
         "ram_limit": limit,
-        "ram_available": _smaller(None if limit is None else capacity.ledger_headroom(limit, charged), headroom),
+        "ram_available": _smaller(left, headroom),
     }
 
 
