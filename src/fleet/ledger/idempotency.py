@@ -20,18 +20,23 @@ KEPT_SECONDS = 86_400
 FIND = Sql(f"""
     SELECT digest, status, answer FROM idempotency_keys
     WHERE namespace = :namespace AND idempotency_key = :key AND created_at > {{now}} - {KEPT_SECONDS * 1_000_000}
-""")  # noqa: S608  # a constant of this module
-FORGET_OLD = Sql(f"""
-    DELETE FROM idempotency_keys
+""")  # a constant of this module
+# A duplicate waits for a first one that is still running, but not long: it holds locks that others need. Whichever of
+# the two statements comes upon the first one's row does the waiting, so both have the bound.
+_BOUNDED = "SET STATEMENT innodb_lock_wait_timeout = 1 FOR"
+FORGET_OLD = Sql(
+    f"""
+    {{bounded}} DELETE FROM idempotency_keys
     WHERE namespace = :namespace AND idempotency_key = :key AND created_at <= {{now}} - {KEPT_SECONDS * 1_000_000}
-""")  # noqa: S608  # a constant of this module
-# A duplicate waits for a first one that is still running, but not long: it holds locks that others need.
+    """,  # a constant of this module
+    mysql_bounded=_BOUNDED,
+)
 INSERT = Sql(
     """
     {bounded} INSERT INTO idempotency_keys (namespace, idempotency_key, digest, status, answer, created_at)
     VALUES (:namespace, :key, :digest, :status, :answer, {now})
     """,
-    mysql_bounded="SET STATEMENT innodb_lock_wait_timeout = 1 FOR",
+    mysql_bounded=_BOUNDED,
 )
 
 

@@ -1,0 +1,31 @@
+"""A duplicate of a request that is still running: it waits a second at most, and is told to come back."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from fleet.ledger import idempotency
+from fleet.ledger.database import Database
+from fleet.ledger.idempotency import Keyed
+from fleet.model.errors import RequestInProgress
+from tests.ledger.holding import open_transaction
+
+KEYED = Keyed(namespace="ns", key="k", digest="d", status=201)
+# A statement without a bound of its own waits two seconds for a lock.
+WAITED_SECONDS_MAX = 1.9
+
+
+def test_a_duplicate_waits_at_most_a_second_for_the_first_one_and_is_not_tried_again(maria: Database) -> None:
+    with open_transaction(maria) as first:
+        idempotency.keep(first, KEYED, {"n": 1})
+        began = time.monotonic()
+        with pytest.raises(RequestInProgress):
+            maria.unit(lambda conn: idempotency.keep(conn, KEYED, {"n": 2}))
+        waited = time.monotonic() - began
+
+    assert waited < WAITED_SECONDS_MAX
+    found = idempotency.find(maria, "ns", "k")
+    assert found is not None
+    assert found.answer == {"n": 1}
