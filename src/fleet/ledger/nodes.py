@@ -41,13 +41,8 @@ INSERT = Sql("""
     VALUES (:name, :labels, :region, :arch, :backend, :sleepy_pool, :max_instances, :gpu_kind, 'created', 'enabled',
         {now}, {now})
 """)
-UPDATE = {name: Sql(f"UPDATE nodes SET {name} = :value, updated_at = {{now}} WHERE id = :id") for name in DECLARED}  # noqa: S608
-# A removed node that is registered again starts anew: its limits come with its first sample.
-REVIVE_ROW = Sql("""
-    UPDATE scheduler_node_capacity SET state = 'created', scheduling = 'enabled', generation = generation + 1,
-        updated_at = {now}
-    WHERE node_id IN (SELECT id FROM nodes WHERE name = :name AND state = 'deleted')
-""")
+UPDATE = {name: Sql(f"UPDATE nodes SET {name} = :value, updated_at = {{now}} WHERE id = :id") for name in DECLARED}
+# A removed node has no ledger row any more: registered again, it gets its limits with its first sample.
 REVIVE = Sql("""
     UPDATE nodes SET state = 'created', scheduling = 'enabled', registered_at = {now}, updated_at = {now}
     WHERE id = :id AND state = 'deleted'
@@ -135,8 +130,6 @@ def register(db: Database, node: NodeIn, keyed: Keyed | None = None) -> tuple[No
     assert not unknown, f"registration cannot declare {sorted(unknown)}"
 
     def work(conn: Connection) -> tuple[NodeView, bool]:
-        # Who locks a ledger row and a node's row takes the ledger row first, as every writer of both does.
-        REVIVE_ROW.run(conn, name=node.name)
         row = LOCK.run(conn, name=node.name).first()
         fresh = row is None or row.state == NodeState.DELETED
         if row is None:
