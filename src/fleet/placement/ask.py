@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from fleet.model.errors import InvalidRequest, NotSupported
-from fleet.model.request import PlacementRequest, Reason
+from fleet.model.request import InstanceRequest, PlacementRequest, Reason
 from fleet.model.resources import Amounts
 from fleet.placement.columns import Ints, Mask
 from fleet.placement.frame import Frame
@@ -132,7 +132,7 @@ def _destinations(request: PlacementRequest, frame: Frame) -> tuple[Mask | None,
     return allowed, tuple(name for name in request.destinations if name not in index)
 
 
-def fields_asked(request: PlacementRequest) -> tuple[str, ...]:
+def fields_asked(request: InstanceRequest) -> tuple[str, ...]:
     """Return those of `STAGED_FIELDS` that a request uses."""
     metadata = request.metadata or {}
     values = {

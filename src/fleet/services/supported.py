@@ -1,6 +1,6 @@
 """What a create may ask for today: a field whose feature is not there yet is refused, never ignored.
 
-A line goes when its feature arrives; when the table is empty, so may this module.
+Which fields of a request have their stage is the stages' own word (`serves`); here is what comes without one.
 """
 
 from __future__ import annotations
@@ -10,25 +10,11 @@ from typing import Final
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.errors import NotSupported
 from fleet.model.request import InstanceRequest
+from fleet.placement.ask import fields_asked
+from fleet.placement.stage import served_fields
 
 STRATEGIES_LATER: Final = frozenset({"balanced", "spread-3", "best-fit", "spread", "binpack"})
 """Known names whose files are not there yet; a name that nobody knows is the pipeline's to refuse."""
-
-# Field of the body, as its error names it, and whether the body asks for it.
-_LATER: Final = (
-    ("affinity", lambda body: bool(body.affinity)),
-    ("metadata.affinity", lambda body: bool((body.metadata or {}).get("affinity"))),
-    ("placement.node", lambda body: body.placement.node is not None),
-    ("placement.labels", lambda body: bool(body.placement.labels)),
-    ("placement_rules", lambda body: bool(body.placement_rules)),
-    ("region", lambda body: bool(body.region)),
-    ("arch", lambda body: bool(body.arch)),
-    ("gpus", lambda body: body.gpus > 0),
-    ("gpu_kind", lambda body: bool(body.gpu_kind)),
-    ("gpu_profile", lambda body: bool(body.gpu_profile)),
-    ("sleep_after_idle_seconds", lambda body: body.sleep_after_idle_seconds > 0),
-    ("wait_for_capacity_seconds", lambda body: body.wait_for_capacity_seconds > 0),
-)
 
 
 def refuse_unsupported(body: InstanceRequest) -> None:
@@ -37,7 +23,9 @@ def refuse_unsupported(body: InstanceRequest) -> None:
     Raises:
         NotSupported: with every such field.
     """
-    fields = [name for name, asked in _LATER if asked(body)]
+    fields = [name for name in fields_asked(body) if name not in served_fields()]
+    if body.wait_for_capacity_seconds:
+        fields.append("wait_for_capacity_seconds")
     if body.strategy in STRATEGIES_LATER:
         fields.append("strategy")
     if fields:
