@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 
 from fleet.ledger.database import Database, Sql, decimal_of
 from fleet.model.admission import Refused, Stage
+from fleet.model.errors import BrokenPromise
 from fleet.model.resources import CLUSTER_DIMENSIONS, DIMENSIONS, DimensionFigure
 
 if TYPE_CHECKING:
@@ -113,7 +114,8 @@ def _figures(row: Any, ask: Ask, limit: str, used: str) -> tuple[DimensionFigure
 def _cluster(row: Any, ask: Ask) -> tuple[DimensionFigure, ...]:
     """Return the unclaimed side: limit is what is not promised to claims, use includes what claims overdraw."""
     if row is None:
-        return ()
+        # A guard that has no row to match is a broken database, not a full cluster.
+        raise BrokenPromise("the row of cluster_capacity is missing; `fleet ctl migrate-db` makes it")
     return tuple(
         DimensionFigure.of(
             name,
