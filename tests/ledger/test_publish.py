@@ -386,3 +386,6 @@ def test_b35_a_clamped_reservation_is_told_once_a_change(db: Database) -> None:
     event = fleet_of.events_of(db, "reservation clamped")[0]
     assert (event["object_id"], event["level"]) == ("n", "warning")
     assert "cpu_schedulable" in str(event["payload"])
+    later = fleet_of.events_of(db, "reservation clamped")[1]
+    assert "memory_reserved_mb" in str(later["payload"])
+    assert "null" not in str(later["payload"])

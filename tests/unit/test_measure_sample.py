@@ -18,7 +18,6 @@ from fleet.measure import (
     Paths,
     Reservations,
     Sample,
-    clamps,
     measure,
 )
 from fleet.measure.disk import room_bytes
@@ -157,7 +156,7 @@ def test_an_idle_node_publishes_every_figure_by_its_public_name() -> None:
         "memory_max": 65536,
         "memory_available": 60000,
         "memory_reserved_mb": 2048,
-        "memory_reserved_clamped": False,
+        "memory_reserved_mb_clamped": False,
         "disk_total_gb": 1000,
         "disk_free_gb": 500,
         "disk_reservation_gb": 20,
@@ -309,6 +308,12 @@ def test_b31_every_writer_is_refused_by_one_function_in_one_unit() -> None:
     )
 
 
+def clamped(sample: Sample) -> set[str]:
+    return {
+        name.removesuffix("_clamped") for name, value in sample.metrics.items() if name.endswith("_clamped") and value
+    }
+
+
 def test_b35_clamps_are_published_and_named() -> None:
     small = RecordedMachine(
         cpus=CpuCounts(threads=4, cores=4),
@@ -318,9 +323,16 @@ def test_b35_clamps_are_published_and_named() -> None:
     sample = sampled(small, reservations=tight)
 
     assert (sample.metrics["cpu_schedulable"], sample.metrics["cpu_schedulable_clamped"]) == (1, True)
-    assert (sample.metrics["memory_reserved_mb"], sample.metrics["memory_reserved_clamped"]) == (4096, True)
-    assert clamps(sample) == {"cpu_schedulable", "memory_reserved"}
-    assert clamps(sampled()) == frozenset()
+    assert (sample.metrics["memory_reserved_mb"], sample.metrics["memory_reserved_mb_clamped"]) == (4096, True)
+    assert clamped(sample) == {"cpu_schedulable", "memory_reserved_mb"}
+    assert clamped(sampled()) == set()
+
+
+def test_what_says_that_a_figure_is_clamped_is_named_after_the_figure() -> None:
+    flags = {name for name in sampled().metrics if name.endswith("_clamped")}
+
+    assert flags
+    assert {name.removesuffix("_clamped") for name in flags} <= sampled().metrics.keys()
 
 
 def test_b43_blocks_kept_for_root_are_not_offered() -> None:
@@ -411,7 +423,7 @@ def test_reservations_of_zero_are_allowed_and_fractions_stay_exact() -> None:
 
     assert (sample.metrics["cpu_schedulable"], sample.metrics["memory_reserved_mb"]) == (16, 0)
     assert Decimal(str(sample.metrics["disk_reservation_gb"])) == Decimal("0.125")
-    assert clamps(sample) == frozenset()
+    assert clamped(sample) == set()
 
 
 def test_disk_busy_is_the_difference_of_two_samples() -> None:

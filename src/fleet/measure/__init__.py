@@ -15,7 +15,7 @@ from fleet.measure.facts import (
     Paths,
     Reservations,
 )
-from fleet.measure.sample import Sample, clamps, measure
+from fleet.measure.sample import Sample, measure
 from fleet.measure.simulated import SimulatedFleet, SimulatedMachine
 from fleet.measure.simulated_node import SimulatedNode, nodes_from, read_nodes
 from fleet.measure.this_machine import ThisMachine
@@ -40,7 +40,6 @@ __all__ = [
     "SimulatedNode",
     "ThisMachine",
     "WriteProbe",
-    "clamps",
     "measure",
     "nodes_from",
     "probe_write",

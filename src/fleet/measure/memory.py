@@ -22,5 +22,5 @@ def memory_fields(memory: MemoryFacts, reservations: Reservations) -> dict[str, 
         "memory_max": total_mb,
         "memory_available": (memory.available_bytes + pooled) // MIB_BYTES,
         "memory_reserved_mb": reserved.value,
-        "memory_reserved_clamped": reserved.clamped,
+        "memory_reserved_mb_clamped": reserved.clamped,
     }

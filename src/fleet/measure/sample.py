@@ -105,10 +105,3 @@ def _measure_domains(taken: _Collected, machine: Machine, source: DomainSource, 
         "disk_foreign",
         lambda: disk_foreign_fields(machine.filesystem(paths.instances), sums.own_disk_occupied_mb),
     )
-
-
-def clamps(sample: Sample) -> frozenset[str]:
-    """The figures where a safety bound replaced what was configured; worth an event when the set changes."""
-    return frozenset(
-        name.removesuffix("_clamped") for name, value in sample.metrics.items() if name.endswith("_clamped") and value
-    )
