@@ -25,7 +25,7 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from fleet.ledger import claims, events, refusal
+from fleet.ledger import claims, events, refusal, totals
 from fleet.ledger.database import (
     LOCK_WAIT_TIMEOUT,
     STATEMENT_TIMEOUT,
@@ -37,7 +37,7 @@ from fleet.ledger.database import (
     trouble,
 )
 from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Busy, Stage
-from fleet.model.resources import Amounts, DimensionFigure
+from fleet.model.resources import CLUSTER_DIMENSIONS, Amounts, DimensionFigure
 
 Writes = Callable[[Connection], None]
 """Rows that must stand or fall with the charge. Called inside the transaction, at their place in the lock order."""
@@ -157,37 +157,30 @@ CHARGE_STANDS = Sql("""
     SELECT node_id FROM charges WHERE instance_uuid = :instance_uuid AND role = :role {for_update}
 """)
 
-CLUSTER_GUARD = Sql("""
+_UNCLAIMED_USE = """
     UPDATE cluster_capacity SET
         unclaimed_used_cpus = unclaimed_used_cpus + :cpus,
         unclaimed_used_memory_mb = unclaimed_used_memory_mb + :memory_mb,
         unclaimed_used_disk_gb = unclaimed_used_disk_gb + :disk_gb,
         updated_at = {now}
     WHERE id = 1 AND (SELECT payer FROM charges WHERE instance_uuid = :instance_uuid AND role = 'primary') IS NULL
+"""
+
+CLUSTER_FORCED = Sql(_UNCLAIMED_USE)
+
+CLUSTER_GUARD = Sql(
+    _UNCLAIMED_USE
+    + """
       AND (unlimited_cpus > 0
            OR unclaimed_used_cpus + overage_cpus + :cpus <= total_cpus - claimed_cpus)
       AND (unlimited_memory_mb > 0
            OR unclaimed_used_memory_mb + overage_memory_mb + :memory_mb <= total_memory_mb - claimed_memory_mb)
       AND (unlimited_disk_gb > 0
            OR unclaimed_used_disk_gb + overage_disk_gb + :disk_gb <= total_disk_gb - claimed_disk_gb)
-""")
-
-CLUSTER_FORCED = Sql("""
-    UPDATE cluster_capacity SET
-        unclaimed_used_cpus = unclaimed_used_cpus + :cpus,
-        unclaimed_used_memory_mb = unclaimed_used_memory_mb + :memory_mb,
-        unclaimed_used_disk_gb = unclaimed_used_disk_gb + :disk_gb,
-        updated_at = {now}
-    WHERE id = 1 AND (SELECT payer FROM charges WHERE instance_uuid = :instance_uuid AND role = 'primary') IS NULL
-""")
+"""
+)
 
 UNCOUNTED = Sql("SELECT node_id FROM scheduler_node_capacity WHERE counted = 0 AND node_id IN (:node_id, :source)")
-
-CLUSTER_TOTALS = Sql("""
-    UPDATE cluster_capacity SET total_cpus = total_cpus + :cpus, total_memory_mb = total_memory_mb + :memory_mb,
-        total_disk_gb = total_disk_gb + :disk_gb, updated_at = {now}
-    WHERE id = 1
-""")
 
 
 def nothing(_target: Connection | Batch) -> None:
@@ -372,8 +365,7 @@ def _correct_totals(conn: Connection, ask: Ask, params: dict[str, Any]) -> None:
     change = Amounts()
     change += ask.amounts if ask.node_id in uncounted else Amounts()
     change -= ask.amounts if ask.source in uncounted else Amounts()
-    if change != Amounts():
-        CLUSTER_TOTALS.run(conn, cpus=change.cpus, memory_mb=change.memory_mb, disk_gb=change.disk_gb)
+    totals.apply(conn, totals.Change({name: getattr(change, name) for name in CLUSTER_DIMENSIONS}))
 
 
 def _read_back(db: Database, ask: Ask) -> AdmissionOutcome | None:

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 
 from fleet.ledger import claims, events, leases
 from fleet.ledger.database import Database, Sql
+from fleet.ledger.release import CREDIT_CLUSTER
 from fleet.model.resources import Amounts
 
 BATCH = 100
@@ -24,13 +25,6 @@ FIND = Sql("""
 LOCK_CHARGES = Sql("""
     SELECT id, cpus, memory_mb, disk_gb FROM charges
     WHERE namespace = :namespace AND role = 'primary' AND payer IS NULL ORDER BY id LIMIT :batch {for_update}
-""")
-CREDIT_CLUSTER = Sql("""
-    UPDATE cluster_capacity SET
-        unclaimed_used_cpus = {greatest}(0, unclaimed_used_cpus - :cpus),
-        unclaimed_used_memory_mb = {greatest}(0, unclaimed_used_memory_mb - :memory_mb),
-        unclaimed_used_disk_gb = {greatest}(0, unclaimed_used_disk_gb - :disk_gb), updated_at = {now}
-    WHERE id = 1
 """)
 SET_PAYER = Sql("UPDATE charges SET payer = :uuid WHERE id = :charge_id")
 
