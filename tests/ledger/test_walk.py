@@ -13,7 +13,7 @@ import pytest
 
 from fleet import bootstrap
 from fleet.config import load_settings
-from fleet.ledger import cluster_config, operations
+from fleet.ledger import cluster_config, namespaces, operations
 from fleet.ledger.database import Database
 from fleet.ledger.samples import set_scheduling
 from fleet.model.request import InstanceRequest
@@ -33,6 +33,7 @@ def context(db: Database, **config: str) -> Context:
     plain = {"cpu_overcommit_ratio": "1.0", "ram_overcommit_ratio": "1.0", "disk_overcommit_ratio": "1.0"}
     for key, value in {**plain, **config}.items():
         cluster_config.store(db, key.upper(), value)
+    namespaces.ensure(db, fleet_of.NAMESPACE)
     return bootstrap.with_parts(load_settings(None, {}), db, lambda _wake: None, {})
 
 

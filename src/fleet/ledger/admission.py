@@ -25,7 +25,7 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from fleet.ledger import claims, events, refusal, totals
+from fleet.ledger import claims, events, refusal, release, totals
 from fleet.ledger.database import (
     LOCK_WAIT_TIMEOUT,
     STATEMENT_TIMEOUT,
@@ -36,7 +36,7 @@ from fleet.ledger.database import (
     error_number,
     trouble,
 )
-from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Busy, Stage
+from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Busy, Charge, Stage
 from fleet.model.resources import CLUSTER_DIMENSIONS, Amounts, DimensionFigure
 
 Writes = Callable[[Connection], None]
@@ -90,6 +90,10 @@ class _ChargeStands(Exception):
     """The instance holds a charge already."""
 
 
+class NewRowRefused(Exception):
+    """A new row's own condition did not hold (its namespace was deleted meanwhile): everything was rolled back."""
+
+
 _USE = """
     used_cpus = used_cpus + :cpus,
     used_memory_mb = used_memory_mb + :memory_mb,
@@ -126,18 +130,6 @@ NODE_GUARD_WAITING = Sql(
 )
 
 NODE_FORCED = Sql("UPDATE scheduler_node_capacity SET " + _USE + " WHERE node_id = :node_id")
-
-SOURCE_CREDIT = Sql("""
-    UPDATE scheduler_node_capacity SET
-        used_cpus = {greatest}(0, used_cpus - :cpus),
-        used_memory_mb = {greatest}(0, used_memory_mb - :memory_mb),
-        used_disk_gb = {greatest}(0, used_disk_gb - :disk_gb),
-        used_instances = {greatest}(0, used_instances - :instances),
-        pending_memory_mb = {greatest}(0, pending_memory_mb - :memory_mb),
-        pending_disk_gb = {greatest}(0, pending_disk_gb - :disk_gb),
-        generation = generation + 1, updated_at = {now}
-    WHERE node_id = :source
-""")
 
 CHARGE = Sql("""
     INSERT INTO charges (instance_uuid, role, node_id, namespace, payer,
@@ -180,7 +172,7 @@ CLUSTER_GUARD = Sql(
 """
 )
 
-UNCOUNTED = Sql("SELECT node_id FROM scheduler_node_capacity WHERE counted = 0 AND node_id IN (:node_id, :source)")
+IS_UNCOUNTED = Sql("SELECT node_id FROM scheduler_node_capacity WHERE counted = 0 AND node_id = :node_id")
 
 
 def nothing(_target: Connection | Batch) -> None:
@@ -223,7 +215,7 @@ def admit(
 
 def _admit(conn: Connection, ask: Ask, key: Writes, new_rows: NewRows, rows: Writes) -> Admitted:
     params = _parameters(ask)
-    unguarded = _charge_nodes(conn, ask, params)
+    unguarded, change = _charge_nodes(conn, ask, params)
     # What no node's row guards, the cluster's does not guard either: an unsized node is in no total.
     cluster_guard = CLUSTER_GUARD if ask.enforce and not unguarded else CLUSTER_FORCED
     key(conn)
@@ -238,7 +230,7 @@ def _admit(conn: Connection, ask: Ask, key: Writes, new_rows: NewRows, rows: Wri
         payer, over_claim = None, ()
         if ask.charges_payer:
             payer, over_claim = _charge_payer(conn, ask, params, named, cluster_guard)
-    _correct_totals(conn, ask, params)
+    _correct_totals(conn, ask, params, change)
     _record_exceptions(conn, ask, over_claim, unguarded=unguarded)
     return Admitted(ask.node_id, payer, over_claim, unguarded=unguarded)
 
@@ -276,10 +268,22 @@ def _parameters(ask: Ask) -> dict[str, Any]:
     }
 
 
-def _charge_nodes(conn: Connection, ask: Ask, params: dict[str, Any]) -> bool:
-    """Charge the destination and credit the source, in the order of their ids. Return whether no guard was there."""
+def _charge_nodes(conn: Connection, ask: Ask, params: dict[str, Any]) -> tuple[bool, totals.Change]:
+    """Charge the destination and credit the source, in the order of their ids.
+
+    Returns:
+        Whether no guard was there, and what crediting the source changes in the totals.
+    """
+    change = totals.Change()
     if ask.source is not None and ask.source < ask.node_id:
-        SOURCE_CREDIT.run(conn, params)
+        change = _credit_source(conn, ask, ask.source)
+    unguarded = _charge_node(conn, ask, params)
+    if ask.source is not None and ask.source > ask.node_id:
+        change = _credit_source(conn, ask, ask.source)
+    return unguarded, change
+
+
+def _charge_node(conn: Connection, ask: Ask, params: dict[str, Any]) -> bool:
     statement = NODE_FORCED if not ask.enforce else NODE_GUARD_WAITING if ask.wait else NODE_GUARD
     try:
         matched = statement.run(conn, params).rowcount
@@ -287,17 +291,34 @@ def _charge_nodes(conn: Connection, ask: Ask, params: dict[str, Any]) -> bool:
         if ask.enforce and error_number(error) in {LOCK_WAIT_TIMEOUT, STATEMENT_TIMEOUT}:
             raise _RowLocked from error
         raise
-    unguarded = False
-    if matched == 0:
-        if ask.enforce:
-            unguarded = ask.admit_unsized and refusal.is_unsized(conn, ask.node_id)
-        else:
-            unguarded = not refusal.has_row(conn, ask.node_id)
-        if not unguarded:
-            raise _GuardRefused(Stage.NODE)
-    if ask.source is not None and ask.source > ask.node_id:
-        SOURCE_CREDIT.run(conn, params)
-    return unguarded
+    if matched == 1:
+        return False
+    if ask.enforce:
+        unguarded = ask.admit_unsized and refusal.is_unsized(conn, ask.node_id)
+    else:
+        unguarded = not refusal.has_row(conn, ask.node_id)
+    if not unguarded:
+        raise _GuardRefused(Stage.NODE)
+    return True
+
+
+def _credit_source(conn: Connection, ask: Ask, source: int) -> totals.Change:
+    """Credit the node that holds the draft until now; what it held too little of is recorded."""
+    draft = Charge(
+        charge_id=0,
+        instance_uuid=ask.instance_uuid,
+        namespace=ask.namespace,
+        node_id=source,
+        role="primary",
+        payer=None,
+        amounts=ask.amounts,
+        placed_at_us=0,
+        settled_at_us=None,
+    )
+    clamped: list[tuple[str, int]] = []
+    change = release.credit_node(conn, draft, clamped)
+    release.record_clamps(conn, ask.instance_uuid, clamped)
+    return change
 
 
 def _charge_together(
@@ -314,6 +335,8 @@ def _charge_together(
         if trouble(error) is Trouble.DUPLICATE and refusal.charge_stands(conn, ask.instance_uuid):
             raise _ChargeStands from error
         raise
+    if any(answer.matched != 1 for answer in answers[1:-1]):
+        raise NewRowRefused
     named = answers[0].row[0] if answers[0].row else None
     if answers[-1].matched == 1:
         return None, ()
@@ -354,18 +377,14 @@ def _charge_payer(
     return None, ()
 
 
-def _correct_totals(conn: Connection, ask: Ask, params: dict[str, Any]) -> None:
+def _correct_totals(conn: Connection, ask: Ask, params: dict[str, Any], change: totals.Change) -> None:
     """Keep `total_*` true where use changed on a row that does not count: totals hold its use, not its limits.
 
-    An enforced admission without a source touches counted rows only (the guard says so), and is spared the read.
+    An enforced admission charges counted rows only (its guard says so), and is spared the read.
     """
-    if ask.enforce and ask.source is None:
-        return
-    uncounted = {int(row.node_id) for row in UNCOUNTED.run(conn, params)}
-    change = Amounts()
-    change += ask.amounts if ask.node_id in uncounted else Amounts()
-    change -= ask.amounts if ask.source in uncounted else Amounts()
-    totals.apply(conn, totals.Change({name: getattr(change, name) for name in CLUSTER_DIMENSIONS}))
+    if not ask.enforce and IS_UNCOUNTED.run(conn, params).first() is not None:
+        change += totals.Change({name: getattr(ask.amounts, name) for name in CLUSTER_DIMENSIONS})
+    totals.apply(conn, change)
 
 
 def _read_back(db: Database, ask: Ask) -> AdmissionOutcome | None:

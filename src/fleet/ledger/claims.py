@@ -35,6 +35,11 @@ CREDIT = Sql("""
     WHERE uuid = :uuid AND folded = 0
 """)
 LOCK_UNFOLDED = Sql("SELECT * FROM namespace_claims WHERE uuid = :uuid AND folded = 0 {for_update}")
+SET_USED = Sql("""
+    UPDATE namespace_claims SET used_cpus = :cpus, used_memory_mb = :memory_mb, used_disk_gb = :disk_gb,
+        updated_at = {now}
+    WHERE uuid = :uuid
+""")
 OVERAGE = Sql("""
     UPDATE cluster_capacity SET overage_cpus = overage_cpus + :cpus, overage_memory_mb = overage_memory_mb + :memory_mb,
         overage_disk_gb = overage_disk_gb + :disk_gb, updated_at = {now}
@@ -93,6 +98,16 @@ def credit(conn: Connection, uuid: str, amounts: Amounts) -> list[tuple[str, int
     _apply_overage(conn, row, before=Amounts(), after=-given)
     missing = (amounts - given).as_dict()
     return [(f"claim {uuid} used_{name}", missing[name]) for name in CLUSTER_DIMENSIONS if missing[name]]
+
+
+def correct(conn: Connection, uuid: str, used: Amounts) -> None:
+    """Set what an unfolded claim uses to the truth, and the cluster's overage with it."""
+    row = LOCK_UNFOLDED.run(conn, uuid=uuid).mappings().first()
+    if row is None:
+        return
+    stored = Amounts(row["used_cpus"], row["used_memory_mb"], row["used_disk_gb"])
+    SET_USED.run(conn, uuid=uuid, cpus=used.cpus, memory_mb=used.memory_mb, disk_gb=used.disk_gb)
+    _apply_overage(conn, row, before=Amounts(), after=used - stored)
 
 
 def pay_from_cluster(conn: Connection, instance_uuid: str) -> None:

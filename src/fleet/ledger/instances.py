@@ -31,11 +31,13 @@ CONDITIONS: Mapping[str, str] = {
     "live": "i.state <> 'deleted'",
     "cursor": "(i.created_at < :at OR (i.created_at = :at AND i.uuid < :uuid))",
 }
+# The namespace's row is held, shared, to the end of the transaction: no instance is born in one that is being deleted.
 INSERT = Sql("""
     INSERT INTO instances (uuid, namespace, name, cpus, memory_mb, disk_gb, image, request, state, node_id,
                            placement_attempts, decision_id, created_at, updated_at)
-    VALUES (:uuid, :namespace, :name, :cpus, :memory_mb, :disk_gb, :image, :request, 'creating', :node_id,
-            1, :decision_id, {now}, {now})
+    SELECT :uuid, name, :name, :cpus, :memory_mb, :disk_gb, :image, :request, 'creating', :node_id,
+           1, :decision_id, {now}, {now}
+    FROM namespaces WHERE name = :namespace AND deleted_at IS NULL {share}
 """)
 INSERT_TAG = Sql("INSERT INTO instance_tags (instance_uuid, tag, value) VALUES (:uuid, :tag, :value)")
 REPLACED = Sql("""

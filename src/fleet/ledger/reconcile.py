@@ -14,21 +14,16 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, RowMapping
 
-from fleet.ledger import demand, events, leases, rehome, totals, truth
+from fleet.ledger import claims, demand, events, leases, rehome, totals, truth
 from fleet.ledger.database import Database, Sql
 from fleet.model.cluster_config import ClusterConfig
-from fleet.model.resources import CLUSTER_DIMENSIONS
+from fleet.model.resources import CLUSTER_DIMENSIONS, Amounts
 
 SET_NODE = Sql("""
     UPDATE scheduler_node_capacity SET used_cpus = :used_cpus, used_memory_mb = :used_memory_mb,
         used_disk_gb = :used_disk_gb, used_instances = :used_instances, pending_memory_mb = :pending_memory_mb,
         pending_disk_gb = :pending_disk_gb, generation = generation + 1, updated_at = {now}
     WHERE node_id = :node_id
-""")
-SET_CLAIM = Sql("""
-    UPDATE namespace_claims SET used_cpus = :used_cpus, used_memory_mb = :used_memory_mb, used_disk_gb = :used_disk_gb,
-        updated_at = {now}
-    WHERE uuid = :uuid
 """)
 SET_CLUSTER = Sql(
     "UPDATE cluster_capacity SET "
@@ -187,7 +182,7 @@ def _claim_fixer(uuid: str) -> Fixer:
         if truth.lock_claim(conn, uuid) is None:
             return {}
         figures = truth.claims(conn, uuid)[uuid]
-        SET_CLAIM.run(conn, {name: true for name, (_, true) in figures.items()}, uuid=uuid)
+        claims.correct(conn, uuid, Amounts(*(figures[name][1] for name in truth.CLAIM_COLUMNS)))
         return figures
 
     return fix
@@ -257,8 +252,6 @@ def _folder(lease: leases.Lease, uuid: str) -> Callable[[Connection], bool]:
 def needs_pass(db: Database) -> bool:
     """Return whether the counting nodes or their limits differ from what `total_*` holds: a pass is due at once."""
     with db.read() as conn:
-        figures = truth.cluster(conn)
-        stale = any(bool(row["counted"]) != _counts(row) for row in COUNTING.run(conn).mappings())
-    return stale or any(
-        figures[name][0] != figures[name][1] for name in figures if name.startswith(("total", "unlim", "count"))
-    )
+        return truth.differs(truth.totals(conn)) or any(
+            bool(row["counted"]) != _counts(row) for row in COUNTING.run(conn).mappings()
+        )

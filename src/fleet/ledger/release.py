@@ -7,7 +7,7 @@ which node, and how much was missing. `expected_demand` is not credited: it deca
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, RowMapping
@@ -107,10 +107,15 @@ def release_in(
     for charge in sorted(gone, key=lambda item: (item.payer is None, item.payer)):
         clamped += _credit_payer(conn, charge)
     totals.apply(conn, change)
+    record_clamps(conn, instance_uuid, clamped)
+    return Released(tuple(gone), tuple(clamped)) if gone else NothingToRelease()
+
+
+def record_clamps(conn: Connection, instance_uuid: str, clamped: Sequence[tuple[str, int]]) -> None:
+    """Record each counter that held less than what was taken from it, with what was missing."""
     for name, missing in clamped:
         payload = {"counter": name, "missing": missing, "released": instance_uuid}
         events.record(conn, "instance", instance_uuid, "capacity counter clamped at zero", payload, level="warning")
-    return Released(tuple(gone), tuple(clamped)) if gone else NothingToRelease()
 
 
 def charges_of(conn: Connection, instance_uuid: str) -> list[Charge]:

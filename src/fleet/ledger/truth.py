@@ -67,29 +67,33 @@ def _sums(template: str, source: str) -> str:
     )
 
 
-CLUSTER = Sql(
-    "SELECT "
-    + ", ".join(f"k.{name}" for name in CLUSTER_COLUMNS)
-    + ", "
-    + ", ".join(
-        (
-            _sums("total=CASE WHEN counted = 1 THEN COALESCE(limit_#, 0) ELSE used_# END", "scheduler_node_capacity"),
-            _sums("unlimited=CASE WHEN counted = 1 AND limit_# IS NULL THEN 1 ELSE 0 END", "scheduler_node_capacity"),
-            _sums("claimed=limit_#", "namespace_claims WHERE folded = 0"),
-            _sums(
-                "unclaimed_used=#",
-                "charges WHERE role = 'primary' AND (payer IS NULL OR payer NOT IN "
-                "(SELECT uuid FROM namespace_claims WHERE folded = 0))",
-            ),
-            _sums(
-                "overage=CASE WHEN used_# > limit_# THEN used_# - limit_# ELSE 0 END",
-                "namespace_claims WHERE folded = 0",
-            ),
-            "(SELECT COUNT(*) FROM scheduler_node_capacity WHERE counted = 1) AS true_counted_nodes",
-        )
-    )
-    + " FROM cluster_capacity k WHERE k.id = 1"
+TOTAL_COLUMNS = tuple(name for name in CLUSTER_COLUMNS if name.startswith(("total_", "unlimited_", "counted_")))
+_TOTALS = (
+    _sums("total=CASE WHEN counted = 1 THEN COALESCE(limit_#, 0) ELSE used_# END", "scheduler_node_capacity"),
+    _sums("unlimited=CASE WHEN counted = 1 AND limit_# IS NULL THEN 1 ELSE 0 END", "scheduler_node_capacity"),
+    "(SELECT COUNT(*) FROM scheduler_node_capacity WHERE counted = 1) AS true_counted_nodes",
 )
+_USE = (
+    _sums("claimed=limit_#", "namespace_claims WHERE folded = 0"),
+    _sums(
+        "unclaimed_used=#",
+        "charges WHERE role = 'primary' AND (payer IS NULL OR payer NOT IN "
+        "(SELECT uuid FROM namespace_claims WHERE folded = 0))",
+    ),
+    _sums(
+        "overage=CASE WHEN used_# > limit_# THEN used_# - limit_# ELSE 0 END",
+        "namespace_claims WHERE folded = 0",
+    ),
+)
+
+
+def _cluster_row(columns: tuple[str, ...], truths: tuple[str, ...]) -> Sql:
+    stored = ", ".join(f"k.{name}" for name in columns)
+    return Sql(f"SELECT {stored}, {', '.join(truths)} FROM cluster_capacity k WHERE k.id = 1")
+
+
+CLUSTER = _cluster_row(CLUSTER_COLUMNS, (*_TOTALS, *_USE))
+TOTALS = _cluster_row(TOTAL_COLUMNS, _TOTALS)
 
 
 def _figures(row: RowMapping, columns: tuple[str, ...]) -> Figures:
@@ -117,6 +121,11 @@ def lock_claim(conn: Connection, uuid: str) -> str | None:
 def cluster(conn: Connection) -> Figures:
     """Return the figures of the cluster's row."""
     return _figures(CLUSTER.run(conn).mappings().one(), CLUSTER_COLUMNS)
+
+
+def totals(conn: Connection) -> Figures:
+    """Return only what the nodes contribute to the cluster's row: no charge is summed for it."""
+    return _figures(TOTALS.run(conn).mappings().one(), TOTAL_COLUMNS)
 
 
 def differs(figures: Figures) -> bool:

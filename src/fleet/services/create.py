@@ -11,9 +11,10 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from fleet.ledger import decisions, events, idempotency, instances, operations
+from fleet.ledger import admission, decisions, events, idempotency, instances, operations
 from fleet.ledger.database import Batch
 from fleet.ledger.idempotency import Keyed
+from fleet.model.errors import NotFound
 from fleet.model.lifecycle import InstanceState, OperationKind
 from fleet.model.request import InstanceRequest, PlacementRequest
 from fleet.queue.jobs import WakeUp
@@ -76,7 +77,11 @@ def _create(ctx: Context, namespace: str, request: InstanceRequest, keyed: Keyed
         new_rows=new_rows,
         key=key if keyed is not None else None,
     )
-    placed = place(ctx, placing)
+    try:
+        placed = place(ctx, placing)
+    except admission.NewRowRefused:
+        # It was deleted after the caller was let in.
+        raise NotFound("no such namespace") from None
     if isinstance(placed, Refusal):
         return placed
     ctx.fault("api_after_commit_before_wake")

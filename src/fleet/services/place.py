@@ -162,6 +162,10 @@ class _Attempts:
             elsewhere = ranked != view.snapshot.index_of_id(self._placing.source)
             ranked, over = ranked[elsewhere], over[elsewhere]
         walk.skipped = [int(index) for index in ranked[over][:1]]
+        if walk.skipped:
+            first = view.snapshot.name(walk.skipped[0])
+            note = {"outcome": "skipped", "reason": "over_demand_target", "nodes": int(over.sum()), "first": first}
+            walk.tries.append(note)
         placed = self._try_all(view, decision, ranked[~over], waived=False, last=last)
         if placed is not None or walk.ended_by is not None or (last and self._out_of_time()):
             return placed
@@ -213,8 +217,8 @@ class _Attempts:
         elif refused.ineligible:
             walk.ineligible += 1
         elif refused.demand_only:
+            # No refusal on capacity: walk 2 tries it again, so it must not end walk 1.
             walk.demand_only[index] = view.snapshot.name(index)
-            walk.refused_now += 1
         else:
             walk.capacity_refusals[index] = refused
             walk.refused_now += 1
@@ -343,8 +347,8 @@ class _Attempts:
             counted = ", ".join(f"{count} {name}" for name, count in dimensions.items())
             return "out_of_capacity", f"all {refused} candidates refused at the capacity guard: {counted}", extra
         detail = (
-            f"{len(walk.busy)} candidates were locked by other placements and {refused} refused within "
-            f"{DEADLINE_SECONDS} s: that proves nothing about room; try again in a second"
+            f"{len(walk.busy)} candidates were locked by other placements, {walk.ineligible} take none any more and "
+            f"{refused} refused within {DEADLINE_SECONDS} s: that proves nothing about room; try again in a second"
         )
         return "placement_busy", detail, extra
 
