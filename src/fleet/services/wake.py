@@ -83,8 +83,16 @@ class Wake:
             with self._guard:
                 self._missed += len(batch)
                 self._away_until = self._monotonic() + self._away_seconds
-            operation_ids = [wake_up.operation_uuid for wake_up in batch]
-            _log.warning("operation.wake_ups_lost", operation_ids=operation_ids, reason=error.detail)
+            _log.warning("operation.wake_ups_lost", operation_ids=_uuids(batch), reason=error.detail)
+        except Exception:  # noqa: BLE001  # logged with its traceback
+            # A defect may cost these wake-ups, never the thread: without it nothing would be woken any more.
+            with self._guard:
+                self._missed += len(batch)
+            _log.exception("operation.wake_ups_lost", operation_ids=_uuids(batch))
+
+
+def _uuids(batch: Sequence[WakeUp]) -> list[str]:
+    return [wake_up.operation_uuid for wake_up in batch]
 
 
 def record_eviction(db: Database, eviction: Eviction) -> bool:
