@@ -145,6 +145,26 @@ def test_admin_verbs_are_forbidden_before_anything_is_looked_up(two: Two) -> Non
     assert len(documents) == 1
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/nodes/absent"),
+        ("PUT", "/nodes/absent"),
+        ("DELETE", "/nodes/absent"),
+        ("GET", "/nodes/absent/events"),
+        ("PUT", "/nodes/absent/metrics"),
+        ("POST", "/nodes/absent/cordon"),
+        ("POST", "/nodes/absent/uncordon"),
+    ],
+)
+def test_every_path_of_an_absent_node_answers_in_the_same_words(admin: As, method: str, path: str) -> None:
+    body = {"/nodes/absent": {"region": "north"}, "/nodes/absent/metrics": {"metrics": {}}}.get(path)
+
+    answer = admin.call(method, path, body if method == "PUT" else None)
+
+    assert assert_problem(answer, 404, "not_found")["detail"] == "no such node"
+
+
 TOKEN_VERBS = (
     ("GET", "/instances"),
     ("POST", "/instances"),

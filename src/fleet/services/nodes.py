@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import Annotated, Any, Final
 
@@ -16,7 +18,7 @@ from fleet.ledger.idempotency import Keyed
 from fleet.ledger.nodes import NodeIn, NodeView
 from fleet.ledger.samples import SampleIn
 from fleet.model.cluster_config import ClusterConfig
-from fleet.model.errors import InvalidRequest, NotFound
+from fleet.model.errors import InvalidRequest, NodeNotFound, NotFound
 from fleet.model.figures import FIGURE_MAX
 from fleet.model.node import Scheduling
 from fleet.model.request import Name
@@ -180,15 +182,33 @@ def update(db: Database, name: str, body: NodeFields) -> NodeView:
 
 
 def schedule(db: Database, name: str, scheduling: Scheduling) -> NodeView:
-    """Store an operator's intent; once this returns, no admission that ignores it commits."""
-    samples.set_scheduling(db, name, scheduling)
+    """Store an operator's intent; once this returns, no admission that ignores it commits.
+
+    Raises:
+        NotFound: there is no such node.
+    """
+    with _as_not_found():
+        samples.set_scheduling(db, name, scheduling)
     return get(db, name)
 
 
 def remove(db: Database, name: str) -> None:
-    """Remove a node that holds nothing."""
-    get(db, name)
-    samples.remove_node(db, name)
+    """Remove a node that holds nothing.
+
+    Raises:
+        NotFound: there is no such node.
+    """
+    with _as_not_found():
+        samples.remove_node(db, name)
+
+
+@contextmanager
+def _as_not_found() -> Iterator[None]:
+    """Answer as every path of a node does; `node_not_found` is for a request or a sample that names a node."""
+    try:
+        yield
+    except NodeNotFound:
+        raise NotFound(NO_NODE) from None
 
 
 def publish(db: Database, name: str, body: SampleBody, config: ClusterConfig) -> NodeView:
