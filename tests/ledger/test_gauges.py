@@ -6,12 +6,15 @@ import math
 import uuid
 from collections.abc import Iterator
 from decimal import Decimal
+from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
 from fleet.ledger import events, nodes, operations, passes, samples
 from fleet.ledger.cluster_config import load
 from fleet.ledger.database import Database, Sql
+from fleet.ledger.figures import EventCounts
 from fleet.ledger.nodes import NodeIn
 from fleet.ledger.samples import SampleIn
 from fleet.model.errors import DatabaseUnavailable
@@ -60,6 +63,20 @@ def of_node(series: Series, name: str) -> Series:
 def record(db: Database, message: str, times: int = 1) -> None:
     for _ in range(times):
         db.unit(lambda conn: events.record(conn, "instance", "i", message, {}))
+
+
+class Watched:
+    """A connection that notes how many rows each answer brought."""
+
+    def __init__(self, conn: Connection) -> None:
+        self.dialect = conn.dialect
+        self.brought: list[int] = []
+        self._conn = conn
+
+    def exec_driver_sql(self, *statement: Any) -> Any:
+        answer = self._conn.exec_driver_sql(*statement).freeze()
+        self.brought.append(len(answer.data))
+        return answer()
 
 
 def test_a_node_shows_limit_use_demand_and_age_of_its_sample(db: Database) -> None:
@@ -132,6 +149,21 @@ def test_each_counter_counts_its_events_and_nothing_twice(db: Database, metric: 
 
     assert scrape(db, gauges)[f"{metric}_total", ()] == before + 3
     assert scrape(db)[f"{metric}_total", ()] == before + 3
+
+
+def test_counting_brings_no_event_to_the_process_however_many_there_are(db: Database) -> None:
+    for message in ("instance placed", "operation attempt failed"):
+        record(db, message, 30)
+    db.unit(lambda conn: AGE_EVENTS.run(conn).rowcount)
+    record(db, "instance placed", 30)
+
+    with db.read() as conn:
+        watched = Watched(conn)
+        counts = EventCounts().read(watched)  # type: ignore[arg-type]
+
+    assert (counts["instance placed"], counts["operation attempt failed"]) == (60, 30)
+    assert len(watched.brought) == 3
+    assert sum(watched.brought) < 20
 
 
 def test_unfinished_operations_show_their_number_age_and_delay(db: Database) -> None:

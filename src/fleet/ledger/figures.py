@@ -1,6 +1,8 @@
 """Figures of the fleet for monitoring, read in a few statements when somebody asks. Read-only.
 
-What happened is counted from the audit events: every process that is asked counts the same rows, so all answer alike.
+What happened is counted from the audit events, so every process that is asked counts the same rows. Events that
+retention deleted stay counted where they were counted before: a process that starts later counts what is left, which
+monitoring takes for a counter that began anew.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from fleet.ledger.database import Database, Sql, decimal_of
 from fleet.model.resources import CLUSTER_DIMENSIONS, DIMENSIONS
 
 SETTLED_SECONDS: Final = 30
-EVENTS_READ_MAX: Final = 20_000
+ID_MAX: Final = 2**63 - 1
 
 _NODES = Sql("""
     SELECT n.name, n.state, n.scheduling, c.node_id AS sized, c.limit_cpus, c.limit_memory_mb, c.limit_disk_gb,
@@ -33,13 +35,13 @@ _OPERATIONS = Sql("""
 """)
 _INSTANCES = Sql("SELECT state, COUNT(*) AS instances FROM instances WHERE state <> 'deleted' GROUP BY state")
 # Ids are given out before the commit, so the youngest rows are counted anew each time.
+_SETTLED = Sql("SELECT id FROM events WHERE at < {now} - :settled ORDER BY id DESC LIMIT 1")
 # An event that stands on the timelines of two objects is counted once, where its instance is.
 _EVENTS = Sql("""
-    SELECT id, CASE WHEN object_type <> 'instance' AND message IN (
+    SELECT CASE WHEN object_type <> 'instance' AND message IN (
             'placement admitted over namespace capacity claim', 'placement recorded despite exceeding capacity guard')
-        THEN '' ELSE message END AS message,
-        CASE WHEN at < {now} - :settled THEN 1 ELSE 0 END AS settled
-    FROM events WHERE id > :after ORDER BY id LIMIT :limit
+        THEN '' ELSE message END AS counted, COUNT(*) AS events
+    FROM events WHERE id > :after AND id <= :up_to GROUP BY counted
 """)
 
 
@@ -130,7 +132,7 @@ def _operations(row: Any) -> OperationFigures:
 
 
 class EventCounts:
-    """How often each event was recorded. Reads only what is new since it was asked last."""
+    """How often each event was recorded. The server counts; after the first time, only what is new since the last."""
 
     def __init__(self) -> None:
         self._settled: Counter[str] = Counter()
@@ -138,18 +140,12 @@ class EventCounts:
 
     def read(self, conn: Connection) -> Mapping[str, int]:
         """Return the counts by message, up to now."""
-        unsettled: Counter[str] = Counter()
-        after = self._after
-        while True:
-            binds = {"after": after, "settled": SETTLED_SECONDS * 1_000_000, "limit": EVENTS_READ_MAX}
-            rows = _EVENTS.run(conn, binds).all()
-            for row in rows:
-                # What stands behind a young row may still be committed in front of it.
-                if row.settled and not unsettled:
-                    self._settled[row.message] += 1
-                    self._after = row.id
-                else:
-                    unsettled[row.message] += 1
-            if len(rows) < EVENTS_READ_MAX:
-                return self._settled + unsettled
-            after = rows[-1].id
+        row = _SETTLED.run(conn, settled=SETTLED_SECONDS * 1_000_000).first()
+        if row is not None and row.id > self._after:
+            self._settled += _counts(conn, self._after, row.id)
+            self._after = row.id
+        return self._settled + _counts(conn, self._after, ID_MAX)
+
+
+def _counts(conn: Connection, after: int, up_to: int) -> Counter[str]:
+    return Counter({row.counted: int(row.events) for row in _EVENTS.run(conn, after=after, up_to=up_to)})
