@@ -15,7 +15,6 @@ SETTLE = Sql("""
     WHERE instance_uuid = :instance_uuid AND role = 'primary' AND settled_at IS NULL
 """)
 OF_INSTANCE = Sql("SELECT * FROM charges WHERE instance_uuid = :instance_uuid ORDER BY id")
-OF_NODE = Sql("SELECT * FROM charges WHERE node_id = :node_id ORDER BY id LIMIT :limit")
 
 
 def settle(conn: Connection, instance_uuid: str) -> bool:
@@ -32,9 +31,3 @@ def of_instance(db: Database, instance_uuid: str) -> list[Charge]:
     """Return the charges that the instance holds."""
     with db.read() as conn:
         return [charge_of(row) for row in OF_INSTANCE.run(conn, instance_uuid=instance_uuid).mappings()]
-
-
-def of_node(db: Database, node_id: int, *, limit: int) -> list[Charge]:
-    """Return the charges on a node, oldest first."""
-    with db.read() as conn:
-        return [charge_of(row) for row in OF_NODE.run(conn, node_id=node_id, limit=limit).mappings()]

@@ -68,7 +68,7 @@ COMMITTING = "raised by COMMIT"
 class Trouble(Enum):
     """What an error of the driver means for the unit."""
 
-    BUSY = "a row was locked: the caller asked not to wait"
+    BUSY = "the statement's own time was over: the server is too busy, or a row stayed locked"
     RETRY = "run the whole unit again"
     LOST = "the answer was lost: the outcome is unknown"
     DUPLICATE = "a key exists already"

@@ -62,10 +62,9 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Whole nodes, with the stamp up to which they were read."""
+    """Whole nodes, and the database's time when reading began: what is stamped later is not among them."""
 
     records: Sequence[NodeRecord]
-    cursor: int
     now_us: int
 
 
@@ -90,7 +89,7 @@ def everything(db: Database) -> Iterator[Records]:
     while True:
         with db.read() as conn:
             rows = PAGE.run(conn, after=after, limit=PAGE_NODES).mappings().all()
-        yield Records([record_of(row) for row in rows], now_us, now_us)
+        yield Records([record_of(row) for row in rows], now_us)
         if len(rows) < PAGE_NODES:
             return
         after = int(rows[-1]["id"])
@@ -101,7 +100,7 @@ def published_since(db: Database, cursor: int) -> Records:
     with db.read() as conn:
         now_us = int(NOW.run(conn).one().now_us)
         rows = SINCE.run(conn, cursor=cursor - THOROUGH_OVERLAP_US).mappings().all()
-    return Records([record_of(row) for row in rows], now_us, now_us)
+    return Records([record_of(row) for row in rows], now_us)
 
 
 def some(db: Database, node_ids: Sequence[int]) -> Sequence[NodeRecord]:

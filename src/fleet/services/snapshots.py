@@ -127,7 +127,7 @@ class SnapshotCache:
         found = rows.published_since(self._db, self._metrics_cursor)
         with self._lock:
             self._require().update_records(found.records)
-            self._metrics_cursor = found.cursor
+            self._metrics_cursor = found.now_us
         self._refreshed_at = at
 
     def _keep_fresh(self) -> None:
@@ -165,7 +165,7 @@ class SnapshotCache:
             with self._lock:
                 building.update_records(page.records)
                 building.now_us = max(building.now_us, page.now_us)
-                self._metrics_cursor = page.cursor
+                self._metrics_cursor = page.now_us
         with self._lock:
             for node_id in [node for node in building.frame.roster.node_ids if node not in here]:
                 building.remove(node_id)
