@@ -21,7 +21,7 @@ from fleet.services.configuration import Configuration
 from fleet.telemetry import get_logger
 
 RELOAD_SECONDS = 60.0
-THOROUGH_SECONDS = 1.0
+THOROUGH_SECONDS = 3.0
 QUICK_SECONDS = 0.01
 """Counters read less than this ago serve the next decision too: under load, workers do not ask twice for one change."""
 
