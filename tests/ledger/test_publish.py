@@ -99,6 +99,28 @@ def test_domains_that_nobody_could_count_do_not_raise_the_limit(db: Database) ->
     assert fleet_of.row(db, node_id)["limit_cpus"] == 5
 
 
+@pytest.mark.parametrize(
+    ("collector", "offered"), [("domains", (0, 0, 0)), ("disk_foreign", (8, 1024, 0))], ids=["domains", "disk"]
+)
+def test_a_first_sample_offers_nothing_of_what_others_may_use(
+    db: Database, collector: str, offered: tuple[int, int, int]
+) -> None:
+    room = {"cpus": 8, "memory_mb": 1024, "disk_gb": 100}
+    node_id = fleet_of.register(db, "n")
+
+    def limits() -> tuple[int, int, int]:
+        found = fleet_of.row(db, node_id)
+        return found["limit_cpus"], found["limit_memory_mb"], found["limit_disk_gb"]
+
+    for _ in range(2):
+        fleet_of.publish(db, "n", **room, failed={collector: "no answer"})
+        assert limits() == offered
+    fleet_of.publish(db, "n", **room, cpu_foreign_vcpus=3, memory_foreign_mb=24, disk_foreign_gb=10)
+
+    assert limits() == (5, 1000, 90)
+    fleet_of.assert_exact(db)
+
+
 @pytest.mark.parametrize("load", ["busy", -1.0, 1e30, True, [1]])
 def test_a_load_that_is_no_number_is_unknown(db: Database, load: object) -> None:
     node_id = fleet_of.node(db, "n", cpus=8)

@@ -57,6 +57,23 @@ def refused(outcome: Created | Refusal) -> Refusal:
     return outcome
 
 
+@pytest.mark.parametrize(
+    ("collector", "lacks", "stage", "reason"),
+    [
+        ("disk_foreign", (), "sufficient_free_disk", "unknown_disk_foreign_gb"),
+        ("domains", ("cpu_total_instance_vcpus",), "sufficient_idle_cpu", "unknown_cpu_total_instance_vcpus"),
+    ],
+)
+def test_what_nobody_measured_yet_is_called_unknown_and_not_full(
+    db: Database, collector: str, lacks: tuple[str, ...], stage: str, reason: str
+) -> None:
+    ctx = context(db)
+    node(db, ctx, "n", cpus=8, failed={collector: "no answer"}, **dict.fromkeys(lacks))
+    outcome = refused(create(ctx))
+
+    assert outcome.counts == {stage: {reason: 1}}
+
+
 def after_deciding(ctx: Context, do: Callable[[], object]) -> Context:
     """The same process, overtaken once between its decision and its first try."""
     todo = [do]

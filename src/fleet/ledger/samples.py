@@ -23,7 +23,6 @@ from fleet.model.cluster_config import ClusterConfig
 from fleet.model.errors import Conflict, NodeNotFound
 from fleet.model.figures import measured_of, real_or_none, whole_or_none
 from fleet.model.node import LEGAL_STATES, NodeState
-from fleet.model.resources import DIMENSIONS
 
 PUBLISH_BATCH_MAX = 50
 GOOD_PROBES_TO_RECOVER = 3
@@ -152,10 +151,11 @@ def _binds(node: RowMapping, sample: SampleIn, config: ClusterConfig, row: RowMa
     ratios = capacity.Ratios(config.cpu_overcommit_ratio, config.ram_overcommit_ratio, config.disk_overcommit_ratio)
     computed = capacity.node_limits(measured_of(metrics, config), ratios, node["max_instances"])
     limits = computed.limits.as_dict()
-    if row is not None:
-        # A figure that is unknown in this sample keeps the limit it had; it neither offers nor takes anything.
-        unknown = {*computed.unknown_dimensions, *_unseen_foreign(sample.failed)}
-        limits |= {name: row[f"limit_{name}"] for name in unknown if name in DIMENSIONS and limits[name] is not None}
+    # A figure that is unknown in this sample keeps the limit it had, so it neither offers nor takes anything. Before
+    # there was a limit, unknown foreign use is not zero: nothing is offered until a sample says what others use.
+    for name in {*computed.unknown_dimensions, *_unseen_foreign(sample.failed)}:
+        if limits[name] is not None:
+            limits[name] = 0 if row is None else row[f"limit_{name}"]
     hypervisor = metrics.get("is_hypervisor")
     whole = ("cpu_schedulable", "memory_max", "memory_available", "disk_total_gb", "disk_free_gb")
     return {

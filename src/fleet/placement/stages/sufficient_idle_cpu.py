@@ -3,7 +3,9 @@
 Why: the node is charged the larger of its running vCPUs, which lag, and its committed ones, which the ledger counts.
 The limit is the ledger row's own number, the same that the guard compares with, so that both agree. Where CPU only
 ranks (its overcommit ratio is unlimited) nothing is dropped. A node without a ledger row has no known limit, unless
-unsized nodes may be admitted; then the live product of its sample is the limit and the ledger charges it nothing.
+unsized nodes may be admitted; then the live product of its sample is the limit and the ledger charges it nothing. A
+node whose domains could not be counted is called unknown before it could be called full: until others' use was
+measured once, its limit is 0.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 Why: overcommitted memory swaps, and swapping is an outage for every neighbour. The kernel's available memory does not
 move until guests touch their pages, so the ledger's commitment is compared with the limit as well; and what the sample
-cannot include yet (*pending*) is taken off what was measured. The node keeps its reservation after the placement.
+cannot include yet (*pending*) is taken off what was measured. The node keeps its reservation after the placement. A
+node whose domains could not be counted is called unknown before it could be called full: until others' use was
+measured once, its limit is 0.
 """
 
 from __future__ import annotations
