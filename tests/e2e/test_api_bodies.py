@@ -61,7 +61,7 @@ NODE_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "bogus": (1,),
 }
 NOT_FLAGS: tuple[Any, ...] = ("yes", 1, [])
-NOT_FIGURES: tuple[Any, ...] = ("1", True, [], -1, 2**60)
+NOT_FIGURES: tuple[Any, ...] = ("1", True, [], -1, 2**40 + 1)
 FIGURES: tuple[Any, ...] = tuple(
     {**METRICS, name: wrong} for name in METRICS for wrong in (NOT_FLAGS if name == "is_hypervisor" else NOT_FIGURES)
 )

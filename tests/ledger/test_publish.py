@@ -12,7 +12,9 @@ import pytest
 from fleet.ledger import cluster, nodes, samples
 from fleet.ledger.database import Database
 from fleet.model.admission import Admitted, Refused
+from fleet.model.cluster_config import ClusterConfig
 from fleet.model.errors import Conflict, NodeNotFound
+from fleet.model.figures import FIGURE_MAX
 from tests.ledger import fleet_of
 from tests.ledger.fleet_of import PLAIN, ask
 
@@ -193,6 +195,24 @@ def test_b42_a_limit_that_falls_below_use_admits_nothing_and_forgets_nothing(db:
     fleet_of.delete(db, held.pop())
     assert isinstance(fleet_of.admit(db, ask(node_id, cpus=8)), Admitted)
     fleet_of.assert_exact(db)
+
+
+def test_the_largest_figures_under_the_largest_ratios_still_add_up(db: Database) -> None:
+    """A sum that leaves 64 bits would end the reconciler: one node's nonsense must not stop the cluster."""
+    largest = ClusterConfig.from_mapping(
+        dict.fromkeys(("CPU_OVERCOMMIT_RATIO", "RAM_OVERCOMMIT_RATIO", "DISK_OVERCOMMIT_RATIO"), "1000")
+    )
+    for _ in range(20):
+        fleet_of.node(db, cpus=FIGURE_MAX, memory_mb=FIGURE_MAX, disk_gb=FIGURE_MAX, config=largest)
+
+    assert totals(db) == (*[20 * 1000 * FIGURE_MAX] * 3, 20)
+    fleet_of.assert_exact(db)
+
+
+def test_a_figure_beyond_the_largest_is_unknown(db: Database) -> None:
+    node_id = fleet_of.node(db, cpus=8, memory_mb=FIGURE_MAX + 1)
+
+    assert fleet_of.row(db, node_id)["limit_memory_mb"] == 0
 
 
 # --- sample time and pending -------------------------------------------------------------------------------------

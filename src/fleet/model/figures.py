@@ -15,8 +15,8 @@ from typing import Any
 from fleet.model import capacity
 from fleet.model.cluster_config import ClusterConfig
 
-FIGURE_MAX = 2**53
-"""Largest whole figure that JSON carries exactly."""
+FIGURE_MAX = 2**40
+"""Largest figure: far above any machine; under the largest ratio, sums over thousands of nodes stay inside 64 bits."""
 
 
 def whole_or_none(value: Any) -> int | None:

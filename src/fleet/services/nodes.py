@@ -142,7 +142,7 @@ def _problem(name: str, figure: Any) -> str | None:
 
 def _number_problem(name: str, figure: float) -> str | None:
     if not math.isfinite(figure) or not 0 <= figure <= FIGURE_MAX:
-        return "must be from 0 to 2^53"
+        return "must be from 0 to 2^40"
     if name in _WHOLE and figure != int(figure):
         return "must be a whole number"
     return None
