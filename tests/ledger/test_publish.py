@@ -107,7 +107,7 @@ def test_domains_that_nobody_could_count_do_not_raise_the_limit(db: Database) ->
 def test_a_first_sample_offers_nothing_of_what_others_may_use(
     db: Database, collector: str, offered: tuple[int, int, int]
 ) -> None:
-    room = {"cpus": 8, "memory_mb": 1024, "disk_gb": 100}
+    room: dict[str, Any] = {"cpus": 8, "memory_mb": 1024, "disk_gb": 100}
     node_id = fleet_of.register(db, "n")
 
     def limits() -> tuple[int, int, int]:
