@@ -141,6 +141,16 @@ def test_due_lists_pending_and_expired_work_and_nothing_else(db: Database) -> No
     assert {item.uuid for item in operations.due(db, 10)} == {pending, expired}
 
 
+def test_waiting_counts_what_is_due_and_in_nobodys_hands(db: Database) -> None:
+    add(db)
+    add(db)
+    add(db, delay_seconds=60)
+    take(db, add(db))
+
+    assert operations.waiting(db, [7, 8]) == {7: 2, 8: 0}
+    assert operations.waiting(db, []) == {}
+
+
 def test_due_is_read_page_by_page_without_a_gap(db: Database) -> None:
     added = {add(db) for _ in range(7)}
     found: list[str] = []

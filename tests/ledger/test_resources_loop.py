@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -10,13 +11,18 @@ import pytest
 
 from fleet.hypervisor.contract import DomainSpec, Fault, HypervisorError
 from fleet.hypervisor.simulated import SimulatedHypervisor
-from fleet.ledger import events, nodes
+from fleet.ledger import events, node_names, nodes, operations, snapshots
 from fleet.ledger.cluster_config import load
 from fleet.ledger.database import Database
 from fleet.ledger.nodes import NodeIn, NodeView
 from fleet.measure import Paths, Reservations, SimulatedFleet, ThisMachine, nodes_from
 from fleet.model.domain import Domain
+from fleet.model.errors import DatabaseUnavailable
+from fleet.model.lifecycle import OperationKind
 from fleet.model.node import NodeState
+from fleet.model.request import parse_placement_request
+from fleet.placement.pipeline import decide
+from fleet.placement.snapshot import Snapshot
 from fleet.services.drivers import SimulatedDrivers
 from fleet.services.resources import POLL_SECONDS, PROBE_SECONDS, PUBLISH_SECONDS, RealNode, Resources, SimulatedNodes
 
@@ -157,6 +163,47 @@ def test_simulated_nodes_are_published_all_at_once_and_later_spread(db: Database
     found = nodes.get(db, "s3")
     assert found is not None
     assert found.metrics["cpu_total_instance_vcpus"] == 2
+
+
+def a_queue(db: Database, node: str, waiting: int) -> None:
+    node_id = node_names.ids(db)[node]
+    for _ in range(waiting):
+        new = str(uuid.uuid4())
+        db.unit(lambda conn, new=new: operations.insert(conn, new, OperationKind.CREATE, new, "ns", node_id))  # type: ignore[misc]
+
+
+def test_a_node_that_more_than_twenty_operations_wait_for_is_shed(db: Database, tmp_path: Path) -> None:
+    described = nodes_from([{"name": name, "cpu_threads": 8, "memory_mb": 16384, "disk_gb": 500} for name in "abc"])
+    drivers = SimulatedDrivers(tmp_path / "domains", described=described)
+    for node in described:
+        nodes.register(db, NodeIn(name=node.name, declared={"backend": "simulated"}))
+    measurer = SimulatedNodes(SimulatedFleet(described, lambda node: drivers(node.name)), drivers)
+    a_queue(db, "a", 21)
+    a_queue(db, "b", 20)
+    assert Resources(db, lambda: load(db), measurer).turn() == 3
+
+    [page] = snapshots.everything(db)
+    seen = Snapshot.from_records(page.records, load(db), page.now_us)
+    request = parse_placement_request({"cpus": 1, "memory_mb": 64, "disk_gb": 1, "reason": "create"})
+    decision = decide(request, seen, 0, explain=True)
+
+    assert decision.counts["queue_state"] == {"queue_too_long": 1}
+    [stage] = [stage for stage in decision.stages if stage.name == "queue_state"]
+    assert stage.dropped["a"]["node_queue_waiting"] == 21
+    assert sorted(seen.name(int(at)) for at in decision.ranked_indices) == ["b", "c"]
+
+
+def test_a_queue_that_cannot_be_counted_is_left_out_and_named(rig: RealRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.after(0)
+    assert rig.node.metrics["queue_waiting"] == 0
+
+    def away(*_args: object) -> dict[int, int]:
+        raise DatabaseUnavailable("the ledger went away")
+
+    monkeypatch.setattr(operations, "waiting", away)
+    assert rig.after(PUBLISH_SECONDS) == 1
+    assert "queue_waiting" not in rig.node.metrics
+    assert "went away" in rig.node.failed["queue"]
 
 
 def test_a_sample_carries_the_age_of_its_measurement(rig: RealRig) -> None:

@@ -7,6 +7,7 @@ database's clock, never a worker's.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -103,6 +104,10 @@ _PENDING_DUE = Sql(
     f"""{_FROM} WHERE o.state = 'pending' AND o.next_attempt_at <= {{now}} - :grace AND o.uuid > :after
     ORDER BY o.uuid LIMIT :limit"""
 )
+_WAITING = """
+    SELECT node_id, COUNT(*) AS waiting FROM operations
+    WHERE node_id IN ({ids}) AND state = 'pending' AND next_attempt_at <= {{now}} GROUP BY node_id
+"""
 _EXPIRED = Sql(
     f"""{_FROM} WHERE o.state = 'running' AND o.lease_expires_at < {{now}} AND o.uuid > :after
     ORDER BY o.uuid LIMIT :limit"""
@@ -223,6 +228,17 @@ def due(db: Database, limit: int, *, after: str = "", grace_seconds: float = 0) 
     with db.read() as conn:
         found = [_view(row) for sql in (_PENDING_DUE, _EXPIRED) for row in sql.run(conn, binds).mappings()]
     return sorted(found, key=lambda operation: operation.uuid)[:limit]
+
+
+def waiting(db: Database, node_ids: Collection[int]) -> dict[int, int]:
+    """How many operations of each of these nodes are due and in no worker's hands."""
+    ids = ", ".join(str(int(node_id)) for node_id in node_ids)
+    counts = dict.fromkeys(node_ids, 0)
+    if not counts:
+        return counts
+    with db.read() as conn:
+        rows = Sql(_WAITING.format(ids=ids)).run(conn)
+        return counts | {int(row.node_id): int(row.waiting) for row in rows}
 
 
 def get(db: Database, uuid: str) -> OperationView | None:

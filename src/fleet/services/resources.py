@@ -2,7 +2,8 @@
 
 A sample carries the age of its measurement, so that the database stamps it with the time at which measuring began. A
 collector that fails is named in the sample and publishes nothing for its fields. Nodes that are not registered are
-skipped with a word about it, and published as soon as they are.
+skipped with a word about it, and published as soon as they are. How much work waits for a node is what the database
+says: counted once a batch, beside what was measured.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from decimal import Decimal
 from typing import Final, Protocol
 
 from fleet.hypervisor.contract import Hypervisor, HypervisorError
-from fleet.ledger import node_names, samples
+from fleet.ledger import node_names, operations, samples
 from fleet.ledger.database import Database
 from fleet.ledger.samples import SampleIn
 from fleet.measure import Machine, Paths, ProbeResult, Reservations, Sample, SimulatedFleet, WriteProbe, measure
@@ -205,13 +206,14 @@ class Resources:
         published = 0
         for start in range(0, len(wanted), BATCH):
             alive()
-            published += self._publish_batch(wanted[start : start + BATCH])
+            published += self._publish_batch(dict(wanted[start : start + BATCH]))
         return published
 
     def _has_changed(self, name: str) -> bool:
         return self._measurer.fingerprint(name) != self._fingerprints.get(name)
 
-    def _registered(self, names: list[str]) -> list[str]:
+    def _registered(self, names: list[str]) -> list[tuple[str, int]]:
+        """Return those that are registered, with their ids."""
         if not names:
             return []
         known = node_names.ids(self._database)
@@ -221,11 +223,12 @@ class Resources:
         for name in sorted(unregistered - self._unregistered)[:BATCH]:
             _log.warning("node.not_registered", node=name, hint="register it: fleet node register")
         self._unregistered = unregistered
-        return [name for name in names if name in known]
+        return [(name, known[name]) for name in names if name in known]
 
-    def _publish_batch(self, names: list[str]) -> int:
-        taken = {name: (self._measurer.fingerprint(name), self._measurer.measure(name)) for name in names}
-        batch = [self._sample_in(name, measured) for name, (_, measured) in taken.items()]
+    def _publish_batch(self, nodes: Mapping[str, int]) -> int:
+        taken = {name: (self._measurer.fingerprint(name), self._measurer.measure(name)) for name in nodes}
+        waiting = self._waiting(nodes)
+        batch = [self._sample_in(name, measured, waiting) for name, (_, measured) in taken.items()]
         try:
             samples.publish(self._database, batch, self._config())
         except NodeNotFound as error:
@@ -238,19 +241,32 @@ class Resources:
             self._fingerprints[name] = fingerprint
         return len(batch)
 
+    def _waiting(self, nodes: Mapping[str, int]) -> Mapping[str, int] | str:
+        """Return how many operations wait for each node, or why nobody knows."""
+        try:
+            found = operations.waiting(self._database, nodes.values())
+        except DatabaseUnavailable as error:
+            return error.detail
+        return {name: found[node_id] for name, node_id in nodes.items()}
+
     def _interval(self, name: str, index: int, of: int) -> float:
         """The full interval; after a node's first sample a part of it, so that not all nodes are due together."""
         return PUBLISH_SECONDS if name in self._fingerprints else PUBLISH_SECONDS * (index + 1) / of
 
-    def _sample_in(self, name: str, measured: Measured) -> SampleIn:
+    def _sample_in(self, name: str, measured: Measured, waiting: Mapping[str, int] | str) -> SampleIn:
         sample = measured.sample
-        for collector, reason in sample.failed.items():
+        metrics, failed = dict(sample.metrics), dict(sample.failed)
+        if isinstance(waiting, str):
+            failed["queue"] = waiting
+        else:
+            metrics["queue_waiting"] = waiting[name]
+        for collector, reason in failed.items():
             _log.warning("collector.failed", node=name, collector=collector, reason=reason)
         return SampleIn(
             node_name=name,
-            metrics=sample.metrics,
+            metrics=metrics,
             age_seconds=Decimal(str(round(sample.age_seconds(self._monotonic()), 3))),
-            failed=sample.failed,
+            failed=failed,
             healthy=measured.healthy,
             health_detail=measured.health_detail or {},
         )
