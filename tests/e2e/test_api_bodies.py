@@ -16,6 +16,7 @@ TEXTS: tuple[Any, ...] = (1, True, [], {}, LONG, "a\0b", "\ud800")
 NAMES: tuple[Any, ...] = (*TEXTS, None, "", " ", "-a", "a b", "a/b", "ä", "a\n")
 INTS: tuple[Any, ...] = ("1", 1.5, True, [], {}, -1, 2**63, 10**400)
 MAPS: tuple[Any, ...] = (1, "a", True, [1])
+DEEP: tuple[Any, ...] = tuple({"a": json.loads("[" * levels + "]" * levels)} for levels in (16, 40, 400))
 SHAPE: Mapping[str, Any] = {"name": "x", "cpus": 1, "memory_mb": 1, "disk_gb": 0}
 
 
@@ -36,8 +37,8 @@ INSTANCE_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "disk_gb": (*INTS, None),
     "image": (*TEXTS, None),
     "tags": (*MAPS, None, {"a": 1}, {"": "x"}, {"a=b": "x"}, {"a": LONG}, {"k" * 200: ""}, {"a": "\0"}, {"\0": "a"}),
-    "affinity": MAPS,
-    "metadata": MAPS,
+    "affinity": (*MAPS, *DEEP),
+    "metadata": (*MAPS, *DEEP),
     "placement": (1, "a", [], {"bogus": 1}, {"node": 1}, {"node": "a b"}, {"labels": {"a": 1}}, {"labels": 1}),
     "placement_rules": (1, "a", True, {}),
     "region": (*TEXTS, None),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.api.answers import iso, number, position
-from fleet.api.bodies import parse
+from fleet.api.bodies import NESTING_MAX, parse
 from fleet.api.problems import BodyProblem
 from fleet.model.errors import InvalidRequest
 
@@ -42,6 +42,8 @@ def test_every_ordinary_value_is_read_as_it_was_written(value: Any) -> None:
         (b"\xff", "body"),
         (b"[" * 100_000, "body"),
         (b"1" * 10_000, "body"),
+        (b"[" * (NESTING_MAX + 1) + b"]" * (NESTING_MAX + 1), "0"),
+        (b'{"a": ' * NESTING_MAX + b"[]" + b"}" * NESTING_MAX, "a"),
     ],
 )
 def test_what_is_not_acceptable_is_refused_by_field(body: bytes, field: str) -> None:
@@ -49,6 +51,15 @@ def test_what_is_not_acceptable_is_refused_by_field(body: bytes, field: str) -> 
         parse(body)
 
     assert refused.value.errors[0]["field"] == field
+
+
+def test_many_brackets_side_by_side_are_no_deep_nesting() -> None:
+    deep: Any = []
+    for _ in range(NESTING_MAX - 2):
+        deep = [deep]
+    wide = [deep, *([] for _ in range(100))]
+
+    assert parse(json.dumps(wide).encode()) == wide
 
 
 def test_a_pair_of_half_characters_is_a_whole_one() -> None:

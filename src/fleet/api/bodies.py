@@ -1,4 +1,4 @@
-"""Reading a request strictly: bounded, UTF-8, finite numbers, no key twice, no character a database cannot hold.
+"""Reading a request strictly: bounded, UTF-8, finite numbers, no key twice, nothing a database cannot hold.
 
 The framework reads JSON leniently (the last of two equal keys wins, NaN is a number). What it would let through is
 refused here, with the field, before any rule of the product is asked.
@@ -20,6 +20,9 @@ from starlette.responses import Response
 from fleet.api.problems import BodyProblem
 
 BODY_BYTES_MAX: Final = 1024 * 1024
+NESTING_MAX: Final = 16
+"""Levels of lists and objects in a body. MariaDB refuses a stored JSON of more than 32; what is stored adds a few."""
+
 _SURROGATES: Final = ("\ud800", "\udfff")
 
 
@@ -79,6 +82,8 @@ def parse(body: bytes) -> Any:
     except (ValueError, RecursionError):
         # A whole number of thousands of digits, or thousands of brackets.
         raise BodyProblem("invalid_request", "body", "holds a number or a nesting that is too long") from None
+    if text.count("{") + text.count("[") > NESTING_MAX:
+        _refuse_too_deep(value, (), NESTING_MAX)
     if "\\u" in text:
         _refuse_unstorable(value)
     return value
@@ -120,11 +125,26 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _refuse_too_deep(value: Any, path: tuple[str, ...], levels: int) -> None:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if items is None:
+        return
+    if levels == 0:
+        raise BodyProblem("invalid_request", _field(path[:1]), f"is nested more than {NESTING_MAX} levels deep")
+    for name, item in items:
+        _refuse_too_deep(item, (*path, str(name)), levels - 1)
+
+
+def _field(path: tuple[str, ...]) -> str:
+    return ".".join(part[:100] if part.isprintable() else "?" for part in path) or "body"
+
+
 def _refuse_unstorable(value: Any) -> None:
     for path, text in _texts(value, ()):
         if "\0" in text or any(_SURROGATES[0] <= character <= _SURROGATES[1] for character in text):
-            field = ".".join(part if part.isprintable() else "?" for part in path) or "body"
-            raise BodyProblem("invalid_request", field, "holds a NUL or half a character, which cannot be stored")
+            raise BodyProblem(
+                "invalid_request", _field(path), "holds a NUL or half a character, which cannot be stored"
+            )
 
 
 def _texts(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
