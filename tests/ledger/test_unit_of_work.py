@@ -7,9 +7,9 @@ from typing import NoReturn
 import pymysql
 import pytest
 from sqlalchemy import Connection
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
-from fleet.ledger.database import UNIT_SECONDS_MAX, Database
+from fleet.ledger.database import UNIT_SECONDS_MAX, Database, Sql
 from fleet.model.errors import DatabaseUnavailable
 
 ANSWER_SECONDS = 5.0
@@ -32,3 +32,10 @@ def test_a_server_that_hangs_is_not_asked_again_once_the_callers_patience_is_use
 
     assert began == [0.0, ANSWER_SECONDS]
     assert max(began) <= UNIT_SECONDS_MAX
+
+
+def test_a_broken_constraint_is_no_reason_to_try_later(db: Database) -> None:
+    second = Sql("INSERT INTO cluster_capacity (id, updated_at) VALUES (2, {now})")
+
+    with pytest.raises(DBAPIError, match="singleton"):
+        db.unit(second.run)

@@ -61,7 +61,8 @@ _NOW = {
 
 # 1040 and 1203 too many connections, 1041 out of memory, 1290 read-only.
 CANNOT_SERVE = frozenset({1040, 1041, 1203, 1290})
-CLIENT_ERRORS_FROM = 2000
+# From 3000 on the server speaks again: 4025, a broken constraint, is no reason to try later.
+CLIENT_ERRORS = range(2000, 3000)
 COMMITTING = "raised by COMMIT"
 
 
@@ -99,7 +100,7 @@ def _mariadb_trouble(error: DBAPIError) -> Trouble:
         return known[number]
     if error.connection_invalidated:
         return Trouble.LOST
-    cannot_serve = number in CANNOT_SERVE or number >= CLIENT_ERRORS_FROM
+    cannot_serve = number in CANNOT_SERVE or number in CLIENT_ERRORS
     return Trouble.UNAVAILABLE if isinstance(error, OperationalError) and cannot_serve else Trouble.BUG
 
 
