@@ -10,7 +10,7 @@ from fleet.services.context import Context
 
 
 def explain(ctx: Context, namespace: str, request: InstanceRequest, *, seed: int | None = None) -> Decision:
-    """Return the decision for `request`, every stage judging every node, on a snapshot read now.
+    """Return the decision for `request`, every stage judging every node, on what a decision would see now.
 
     Raises:
         InvalidRequest: the request breaks a rule that needs the fleet's configuration.

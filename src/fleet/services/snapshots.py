@@ -62,6 +62,7 @@ class SnapshotCache:
         self._new_uuid = new_uuid
         self._lock = threading.RLock()
         self._reading = threading.Lock()
+        self._storing = threading.Lock()
         self._snapshot: Snapshot | None = None
         self._base: _Base | None = None
         self._view: View | None = None
@@ -78,27 +79,21 @@ class SnapshotCache:
         Raises:
             DatabaseUnavailable: the ledger cannot be read; nothing is decided on counters of unknown age.
         """
-        if self._needs_reload():
-            self._reload(unless_done=True)
-        if fresh_since is not None and self._thorough_at < fresh_since:
-            self._read_counters(thorough=True)
-        else:
-            self._read_quickly()
-        with self._lock:
-            snapshot = self._require()
-            snapshot.configure(self._configuration())
-            base = self._current_base(snapshot)
-            view = self._view
-            seen = (base.base_id, snapshot.version, snapshot.now_us)
-            if view is None or seen != self._view_of:
-                # Decisions between two reads share one view; a read moves the time at least.
-                view = View(Snapshot(snapshot.frame), base.base_id, encode_changes(snapshot, base.version))
-                self._view, self._view_of = view, seen
-            return view
+        self._bring_up_to_date(fresh_since)
+        found = self._view_now(spare=True)
+        if found is not None:
+            return found
+        # One thread stores a base; where there is an older one that serves, the others go on with it meanwhile.
+        with self._storing:
+            return self._view_now() or self._store()
 
     def peek(self) -> Snapshot:
-        """Return a fresh view without storing a base: for explaining, saving and displaying."""
-        self._reload()
+        """Return what a decision would see now, without storing a base: for explaining, saving and displaying.
+
+        Raises:
+            DatabaseUnavailable: the ledger cannot be read.
+        """
+        self._bring_up_to_date(self._elapsed())
         with self._lock:
             snapshot = self._require()
             snapshot.configure(self._configuration())
@@ -198,22 +193,56 @@ class SnapshotCache:
         assert self._snapshot is not None, "the snapshot is read before it is used"
         return self._snapshot
 
-    def _current_base(self, snapshot: Snapshot) -> _Base:
-        base = self._base
-        if base is not None and base.layout_version == snapshot.layout_version:
-            changed = len(snapshot.rows_changed_since(base.version))
-            if changed <= CHECKPOINT_ROWS:
-                return base
-            if snapshot.marked(base.full_version) is not None:
-                return self._store(snapshot, base)
-        return self._store(snapshot, None)
+    def _bring_up_to_date(self, fresh_since: float | None) -> None:
+        if self._needs_reload():
+            self._reload(unless_done=True)
+        if fresh_since is not None and self._thorough_at < fresh_since:
+            self._read_counters(thorough=True)
+        else:
+            self._read_quickly()
 
-    def _store(self, snapshot: Snapshot, onto: _Base | None) -> _Base:
-        """Store a full base, or a checkpoint onto the last full one."""
+    def _view_now(self, *, spare: bool = False) -> View | None:
+        """Return the present view onto the stored base; None when a new base has to be stored first.
+
+        `spare`: a base that is due for replacement serves while another thread stores the next.
+        """
+        with self._lock:
+            snapshot = self._require()
+            snapshot.configure(self._configuration())
+            base = self._base
+            if base is None or base.layout_version != snapshot.layout_version:
+                return None
+            is_due = len(snapshot.rows_changed_since(base.version)) > CHECKPOINT_ROWS
+            if is_due and not (spare and self._storing.locked()):
+                return None
+            seen = (base.base_id, snapshot.version, snapshot.now_us)
+            if self._view is None or seen != self._view_of:
+                # Decisions between two reads share one view; a read moves the time at least.
+                changes = encode_changes(snapshot, base.version)
+                self._view, self._view_of = View(Snapshot(snapshot.frame), base.base_id, changes), seen
+            return self._view
+
+    def _store(self) -> View:
+        """Store a full base, or a checkpoint onto the last full one, and return a view onto it. Under `_storing`.
+
+        Written down under the lock, stored outside of it: no decision waits for the database because of another's.
+        """
         base_id = self._new_uuid()
-        body = encode_base(snapshot) if onto is None else encode_changes(snapshot, onto.full_version)
+        with self._lock:
+            snapshot = self._require()
+            onto = self._base
+            if onto is not None and not _can_grow(onto, snapshot):
+                onto = None
+            body = encode_base(snapshot) if onto is None else encode_changes(snapshot, onto.full_version)
+            version, layout_version = snapshot.mark(), snapshot.layout_version
+            view = View(Snapshot(snapshot.frame), base_id, encode_changes(snapshot, version))
         decisions.insert_base(self._db, base_id, None if onto is None else onto.full_id, body)
-        version = snapshot.mark()
         full_id, full_version = (base_id, version) if onto is None else (onto.full_id, onto.full_version)
-        self._base = _Base(base_id, full_id, full_version, version, snapshot.layout_version)
-        return self._base
+        with self._lock:
+            self._base = _Base(base_id, full_id, full_version, version, layout_version)
+        return view
+
+
+def _can_grow(base: _Base, snapshot: Snapshot) -> bool:
+    """Whether a checkpoint onto the full base can say what changed since."""
+    return base.layout_version == snapshot.layout_version and snapshot.marked(base.full_version) is not None
