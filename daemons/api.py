@@ -19,6 +19,7 @@ from fleet.ledger.database import Database
 from fleet.model.errors import DatabaseUnavailable
 from fleet.services.authentication import Authenticator, ensure_admin_key, is_private, token_secret
 from fleet.services.daemon import BROKEN, DONE, Daemon, Life, schema_ready
+from fleet.services.database_clock import DatabaseClock
 from fleet.telemetry import get_logger
 
 if TYPE_CHECKING:
@@ -130,7 +131,9 @@ def _serve_one(settings: Settings, life: Life, secret: str, listening: socket, b
     from fleet.api.server import serve as serve_http  # noqa: PLC0415
 
     context = bootstrap.build(settings, life.environ)
-    authenticator = Authenticator(context.database, secret=secret, clock=time.time)
+    authenticator = Authenticator(
+        context.database, secret=secret, clock=DatabaseClock(context.database, time.monotonic)
+    )
     context.snapshots.start()
     try:
         app = create_app(Services(context=context, authenticator=authenticator, secret=secret))

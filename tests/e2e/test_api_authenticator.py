@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+import jwt
 import pytest
 from argon2 import PasswordHasher
 
-from fleet.ledger import namespaces
+from fleet.ledger import cluster, namespaces
 from fleet.ledger.database import Database
 from fleet.ledger.migrate import migrate
-from fleet.model.errors import FleetError, Unauthenticated
+from fleet.model.errors import DatabaseUnavailable, FleetError, Unauthenticated
 from fleet.services import authentication
 from fleet.services.authentication import (
     ALIVE_SECONDS,
@@ -23,6 +25,7 @@ from fleet.services.authentication import (
     read_key_file,
     token_secret,
 )
+from fleet.services.database_clock import DatabaseClock
 
 SECRET = "0123456789" * 4
 
@@ -35,6 +38,9 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+    def refresh(self) -> None:
+        pass
 
 
 class Counting(PasswordHasher):
@@ -80,6 +86,58 @@ def test_a_token_is_good_until_its_hour_is_over_and_never_longer(authenticator: 
     assert authenticator.remembered(token) is None
     with pytest.raises(Unauthenticated):
         authenticator.verify(token)
+
+
+class Elapsed:
+    """Monotonic time as the test wants it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_token_lives_by_the_databases_time_whatever_the_machines_clock_says(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: 4_000_000_000.0)
+    elapsed = Elapsed()
+    one = Authenticator(database, secret=SECRET, clock=DatabaseClock(database, elapsed))
+    other = Authenticator(database, secret=SECRET, clock=DatabaseClock(database, Elapsed()))
+    token = one.login("tenant", "k1.secret").token
+    ends_at = jwt.decode(token, options={"verify_signature": False})["exp"]
+
+    assert abs(ends_at - TOKEN_SECONDS - cluster.now_us(database) / 1_000_000) < 60
+    assert other.verify(token).namespace == "tenant"
+    # The machine slept past the hour, but the database did not: it is asked again after a minute.
+    elapsed.now += TOKEN_SECONDS + 1
+    assert one.verify(token).namespace == "tenant"
+
+
+def test_the_databases_clock_goes_on_while_the_database_is_away(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elapsed = Elapsed()
+    monkeypatch.setattr(cluster, "now_us", lambda _database: 5_000_000)
+    clock = DatabaseClock(database, elapsed)
+    clock.refresh()
+    assert clock() == 5.0
+
+    def away(_database: Database) -> int:
+        raise DatabaseUnavailable("away")
+
+    monkeypatch.setattr(cluster, "now_us", away)
+    elapsed.now += 61
+    clock.refresh()
+    assert clock() == 66.0
+    monkeypatch.setattr(cluster, "now_us", lambda _database: 100_000_000)
+    elapsed.now += 61
+    clock.refresh()
+    assert clock() == 100.0
+    monkeypatch.setattr(cluster, "now_us", away)
+    with pytest.raises(DatabaseUnavailable):
+        DatabaseClock(database, elapsed).refresh()
 
 
 def test_a_remembered_token_is_looked_at_again_after_a_moment(

@@ -12,10 +12,9 @@ import os
 import secrets
 import stat
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import jwt
 from argon2 import PasswordHasher
@@ -100,11 +99,21 @@ def hashed(key: str) -> str:
     return _HASHER.hash(key)
 
 
+class Clock(Protocol):
+    """The time that all API processes share, in seconds since 1970."""
+
+    def __call__(self) -> float:
+        """Return it; never waits."""
+
+    def refresh(self) -> None:
+        """Ask for it where that is due; may wait."""
+
+
 class Authenticator:
     """Sells tokens for keys and recognises them again; one a process."""
 
-    def __init__(self, database: Database, *, secret: str, clock: Callable[[], float]) -> None:
-        """`secret` signs the tokens: the same in every API process. `clock` is wall time in seconds."""
+    def __init__(self, database: Database, *, secret: str, clock: Clock) -> None:
+        """`secret` signs the tokens: the same in every API process."""
         self._database = database
         self._secret = secret
         self._clock = clock
@@ -118,6 +127,7 @@ class Authenticator:
         Raises:
             Unauthenticated: no such namespace, or not its key: the same words, after about the same time.
         """
+        self._clock.refresh()
         found = self._matching(namespace, key)
         if found is None:
             raise Unauthenticated(_WRONG)
@@ -140,6 +150,7 @@ class Authenticator:
             Unauthenticated: it is not one of ours, it is expired, or its key or namespace is gone.
         """
         seen = self._verified.get(token) or self._decoded(token)
+        self._clock.refresh()
         now = self._clock()
         if now >= seen.expires_at:
             self._forget(token)
