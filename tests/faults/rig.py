@@ -18,7 +18,7 @@ from fleet.config import load_settings
 from fleet.hypervisor.contract import Hypervisor
 from fleet.hypervisor.faults import FaultPlan
 from fleet.hypervisor.simulated import SimulatedHypervisor
-from fleet.ledger import instances, nodes, operations, samples
+from fleet.ledger import instances, namespaces, nodes, operations, samples
 from fleet.ledger.database import Sql
 from fleet.ledger.instances import InstanceView
 from fleet.ledger.migrate import migrate
@@ -88,6 +88,7 @@ class Rig:
         self.context = bootstrap.build(settings, {})
         self.db = self.context.database
         migrate(self.db)
+        namespaces.ensure(self.db, "system")
         size = {"cpu_threads": 34, "memory_mb": 65536, "disk_gb": 1000}
         described = [
             {"name": f"n{number}", **size, "faults": dict(faults or {})} for number in range(1, node_count + 1)
