@@ -32,9 +32,11 @@ def family(process: psutil.Process) -> list[psutil.Process]:
 
 def test_the_demo_places_refuses_explains_and_leaves_nothing_running(tmp_path: Path) -> None:
     started = time.monotonic()
+    # Spaces and an apostrophe, as in a folder that a person named.
+    state = tmp_path / "it's my var"
 
     done = subprocess.run(
-        [*DEVMODE, "demo", "--state", str(tmp_path / "var")],
+        [*DEVMODE, "demo", "--state", str(state)],
         capture_output=True,
         text=True,
         timeout=DEMO_SECONDS_MAX,
@@ -46,7 +48,7 @@ def test_the_demo_places_refuses_explains_and_leaves_nothing_running(tmp_path: P
     assert re.search(r"0 of 12 nodes fit: .*1 scheduling_state", text), text
     assert re.search(r"oversold 0, lost 0, stuck 0, ledger differences 0", text), text
     assert "all well" in text
-    assert not list((tmp_path / "var" / "pid").iterdir())
+    assert not list((state / "pid").iterdir())
     assert time.monotonic() - started < DEMO_SECONDS_MAX
 
 
@@ -157,3 +159,32 @@ def test_what_cannot_be_started_is_told_in_words(tmp_path: Path, flags: tuple[st
     assert done.returncode == 1
     assert named in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", ["demo", "run"])
+def test_what_another_program_keeps_in_the_folder_is_left_alone(tmp_path: Path, command: str) -> None:
+    for name in ("log", "tmp"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "precious").write_text("kept")
+
+    done = subprocess.run(
+        [*DEVMODE, command, "--state", str(tmp_path), "--port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS_MAX,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert f"{tmp_path} holds log, tmp, and no control plane made them" in done.stdout
+    assert all((tmp_path / name / "precious").read_text() == "kept" for name in ("log", "tmp"))
+
+
+def test_a_port_that_is_none_is_wrong_usage() -> None:
+    done = subprocess.run(
+        [*DEVMODE, "run", "--port", "99999"], capture_output=True, text=True, timeout=START_SECONDS_MAX, check=False
+    )
+
+    assert done.returncode == 2
+    assert "Usage: ./dev run" in done.stderr
+    assert "Traceback" not in done.stderr

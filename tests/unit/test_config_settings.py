@@ -234,3 +234,14 @@ def test_slots_without_a_number_are_unbounded(tmp_path: Path, text: str, bound: 
 )
 def test_the_queue_urls_of_the_contract_are_accepted(tmp_path: Path, url: str) -> None:
     assert settings_of(tmp_path, f"REDIS_URL={url}\n").redis_url == url
+
+
+@pytest.mark.parametrize("url", ["sqlite:////srv/my fleet/fleet.db", "sqlite:///fleet.db"])
+def test_a_database_file_may_lie_in_a_folder_with_spaces(tmp_path: Path, url: str) -> None:
+    assert settings_of(tmp_path, f"DATABASE_URL='{url}'\n").database_url == url
+
+
+@pytest.mark.parametrize("url", ["mysql+pymysql://sf@db 1/fleet", "sqlite:///a\tb.db"])
+def test_white_space_that_is_a_slip_of_the_pen_is_refused(tmp_path: Path, url: str) -> None:
+    with pytest.raises(ConfigError, match="white space"):
+        settings_of(tmp_path, f"DATABASE_URL='{url}'\n")

@@ -11,6 +11,7 @@ import fcntl
 import http.client
 import os
 import platform
+import re
 import secrets
 import shutil
 import socket
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self
+from urllib.parse import quote
 
 import yaml
 
@@ -196,6 +198,7 @@ class ControlPlane:
 
     def _start(self) -> None:
         self.state.mkdir(parents=True, exist_ok=True)
+        _refuse_a_strangers_folder(self.state)
         self._lock = _only_one(self.state)
         if self.plan.reset:
             reset(self.state)
@@ -238,7 +241,7 @@ class ControlPlane:
         self.processes.start("redis", command)
         self.processes.wait_until(f"{self.queue_kind} answers", lambda: _pong(path), QUEUE_SECONDS_MAX)
         self._report(f"queue: {self.queue_kind} on a private socket")
-        return f"unix://{path}?db=0"
+        return f"unix://{quote(str(path))}?db=0"
 
     def _write_config(self, redis_url: str) -> None:
         values = {
@@ -263,7 +266,7 @@ class ControlPlane:
         }
         draft = self.state / "config.new"
         draft.touch(mode=0o600)
-        draft.write_text("".join(f"{key}='{value}'\n" for key, value in values.items()))
+        draft.write_text("".join(f"{key}={_quoted(value)}\n" for key, value in values.items()))
         draft.replace(self.state / "config")
         if self.plan.simulated:
             nodes = yaml.safe_dump({"nodes": [dict(node) for node in self.plan.simulated]}, sort_keys=False)
@@ -335,6 +338,17 @@ def registration(node: Mapping[str, Any]) -> dict[str, Any]:
     return {"backend": "simulated", **{key: node[key] for key in kept if key in node}}
 
 
+def _refuse_a_strangers_folder(state: Path) -> None:
+    """What is removed here must have been made here: `/var` has a `log` and a `tmp` that are somebody else's."""
+    if (state / "lock").is_file():
+        return
+    strange = sorted(name for name in STATE_NAMES if os.path.lexists(state / name))
+    if strange:
+        raise StartFailed(
+            f"{state} holds {', '.join(strange)}, and no control plane made them; choose another folder with --state"
+        )
+
+
 def _only_one(state: Path) -> IO[str]:
     """Two control planes in one folder would share a database, keys and logs."""
     handle = (state / "lock").open("w")
@@ -355,6 +369,14 @@ def _environment(state: Path) -> dict[str, str]:
     }
     # What a killed process leaves in its temporary folder is removed at the next start.
     return {**kept, "FLEET_CONFIG": str(state / "config"), "TMPDIR": str(state / "tmp"), "PYTHONUNBUFFERED": "1"}
+
+
+def _quoted(value: str) -> str:
+    """The value as the shell-style file wants it, whatever the state folder is called."""
+    if "'" not in value:
+        return f"'{value}'"
+    escaped = re.sub(r'([\\"$`])', r"\\\1", value)
+    return f'"{escaped}"'
 
 
 def _kept_secret(config: Path) -> str:

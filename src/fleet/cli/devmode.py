@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import sys
 import time
@@ -18,6 +20,7 @@ from fleet.cli.processes import StartFailed
 from fleet.cli.session import NEAR_KEY, URL_DEFAULT
 
 PORT: Final = 13000
+PORT_MAX: Final = 65535
 WATCH_SECONDS: Final = 0.5
 INTERRUPTED: Final = 130
 COMMANDS_TO_TRY: Final = (
@@ -42,7 +45,7 @@ class Stopped(Exception):
 @app.command()
 def demo(
     state: Annotated[Path | None, typer.Option(help="Folder for its files; emptied first")] = None,
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0: a free one")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=PORT_MAX, help="Port on 127.0.0.1; 0: a free one")] = 0,
     database_url: Annotated[str, typer.Option(help="A real, empty database in place of SQLite")] = "",
     redis_url: Annotated[str, typer.Option(help="A real Redis in place of a private one")] = "",
 ) -> None:
@@ -68,7 +71,7 @@ def demo(
 @app.command()
 def run(
     state: Annotated[Path | None, typer.Option(help="Folder for its files, kept between starts; default ./var")] = None,
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0: a free one")] = PORT,
+    port: Annotated[int, typer.Option(min=0, max=PORT_MAX, help="Port on 127.0.0.1; 0: a free one")] = PORT,
     database_url: Annotated[str, typer.Option(help="A real database in place of SQLite")] = "",
     redis_url: Annotated[str, typer.Option(help="A real Redis in place of a private one")] = "",
     reset_first: Annotated[bool, typer.Option("--reset", help="Forget what an earlier start kept")] = False,
@@ -130,6 +133,9 @@ def _stop(_number: int, _frame: object) -> None:
     # Once is enough: a second one must not interrupt the stopping.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    # Stopping takes seconds, and silence looks like a hang. Not through the console: it may be printing right now.
+    with contextlib.suppress(OSError):
+        os.write(sys.stdout.fileno(), b"stopping\n")
     raise Stopped
 
 
@@ -139,4 +145,4 @@ def _fail(text: str, code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    app()
+    app(prog_name="./dev")

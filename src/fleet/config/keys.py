@@ -128,7 +128,11 @@ def _url(schemes: tuple[str, ...]) -> Parser:
         scheme, separator, rest = text.partition("://")
         if not separator or scheme not in schemes:
             raise ValueError("does not begin with a known scheme")
-        if not rest or any(character.isspace() or not character.isprintable() for character in rest):
+        # A database in a file may lie in a folder whose name has spaces.
+        blank = " " if scheme == "sqlite" and rest == rest.strip() else ""
+        if not rest or any(
+            (character.isspace() and character != blank) or not character.isprintable() for character in rest
+        ):
             raise ValueError("has nothing after the scheme, or white space in it")
         return text
 
