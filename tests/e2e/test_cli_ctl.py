@@ -29,6 +29,7 @@ REFUSED_CONFIG: tuple[tuple[str, str, str], ...] = (
     ("SPAWN_COMMAND", "/bin/true", "control node"),
     ("CPU_OVERCOMIT_RATIO", "2", "did you mean CPU_OVERCOMMIT_RATIO"),
     ("CPU_OVERCOMMIT_RATIO", "0", "above 0"),
+    ("CPU_OVERCOMMIT_RATIO", "-1", "above 0"),
     ("CPU_OVERCOMMIT_RATIO", "NaN", "accepted"),
     ("RECONCILE_INTERVAL_SECONDS", "1.5", "whole number"),
     ("ADMIT_UNSIZED_NODES", "perhaps", "true"),
@@ -75,3 +76,28 @@ def test_config_show_tells_every_key_and_no_secret(fleet: Callable[..., Ended], 
     assert f"{served.config}:" in shown.out
     assert "a-secret-that-only-tests-know" not in shown.out
     assert "the configuration is good" in checked.out
+
+
+def test_a_negative_value_needs_no_trick(fleet: Callable[..., Ended], served: Served) -> None:
+    where = ("--config", str(served.config))
+
+    put = fleet("ctl", "set-config", "SCHEDULER_TARGET_LOAD", "-1", "--json", *where)
+    fleet("ctl", "set-config", "SCHEDULER_TARGET_LOAD", "0.75", *where)
+
+    assert put.code == 0, put
+    assert put.json["value"] == "-1"
+
+
+def test_a_configuration_that_is_not_there_is_said_to_be_missing(
+    fleet: Callable[..., Ended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FLEET_CONFIG", raising=False)
+    monkeypatch.setattr("fleet.config.settings.DEFAULT_PATH", tmp_path / "none")
+    monkeypatch.setattr("fleet.cli.commands.settings.DEFAULT_PATH", tmp_path / "none")
+
+    checked, shown, got = fleet("config", "check"), fleet("config", "show"), fleet("ctl", "get-config")
+
+    assert f"no {tmp_path / 'none'}" in checked.out
+    assert f"{tmp_path / 'none'} does not exist" in shown.out
+    assert got.code == 2
+    assert f"there is no {tmp_path / 'none'}" in got.err

@@ -187,8 +187,12 @@ def show_figures(decision: Mapping[str, Any], console: Console) -> None:
             by_reason.setdefault(why["reason"], []).append((name, why))
         for reason, dropped in by_reason.items():
             for name, why in dropped[:NODES_PER_REASON]:
-                figures = ", ".join(f"{key} {value}" for key, value in why.items() if key.startswith(FIGURES_SHOWN))
-                console.print(f"    {stage['name']}: {reason}: {name} {figures}", soft_wrap=True)
+                figures = ", ".join(
+                    f"{key} {'unknown' if value is None else value}"
+                    for key, value in why.items()
+                    if key.startswith(FIGURES_SHOWN)
+                )
+                console.print(f"    {stage['name']}: {reason}: {name} {figures}".rstrip(), soft_wrap=True)
             if len(dropped) > NODES_PER_REASON:
                 others = ", ".join(name for name, _why in dropped[NODES_PER_REASON:])
                 console.print(f"    {stage['name']}: {reason}: {others}", soft_wrap=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from fleet.cli.caller import Caller, Session
+from fleet.cli.caller import Caller, Session, Unexpected
 from fleet.cli.outcome import Misused, Refused
 from fleet.cli.output import Output
 
@@ -67,7 +67,10 @@ class Shell:
                 key = find_key(self.namespace, self.key_file, self.environ)
                 session = KeptSession(self.url, key, self.namespace)
                 session.keep_in(_token_file(self.environ, self.url, self.namespace, key))
-                self._caller = Caller(session)
+                try:
+                    self._caller = Caller(session)
+                except Unexpected as fault:
+                    raise Misused(str(fault), f"for example --url {URL_DEFAULT}") from None
             return self._caller
 
     def close(self) -> None:

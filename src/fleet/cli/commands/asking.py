@@ -20,6 +20,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 RANKED_SHOWN: Final = 10
 DROPPED_SHOWN: Final = 10
+DIGITS_MAX: Final = 100  # of a plain number that the service may judge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,17 @@ def shell_of(ctx: typer.Context) -> Shell:
     return found
 
 
+def uuid_of(text: str, what: str) -> str:
+    """The uuid that was typed; a name in its place is wrong usage.
+
+    Raises:
+        Misused: it cannot be one.
+    """
+    if not all(character in "0123456789abcdefABCDEF-" for character in text) or not text:
+        raise Misused(f"{text!r} is not a uuid", f"`fleet {what} list` shows them")
+    return text
+
+
 def body_of(asked: Asked) -> dict[str, Any]:
     """The body of `POST /instances`: the file's, with what was typed on top. The service judges it."""
     body = read_request(asked.file) if asked.file else {}
@@ -133,6 +145,8 @@ def show_decision(shell: Shell, decision: Mapping[str, Any]) -> None:
         output.say("")
         rows = [{"place": at + 1, "node": name, "weight": decision["weights"][name]} for at, name in enumerate(ranked)]
         output.listing(rows, ("place", "node", "weight"))
+        if len(decision["ranked"]) > RANKED_SHOWN:
+            output.say(f"… and {len(decision['ranked']) - RANKED_SHOWN} more; --json has them all")
     dropped = [
         {
             "node": name,
@@ -147,7 +161,7 @@ def show_decision(shell: Shell, decision: Mapping[str, Any]) -> None:
         output.say("\nNot on:")
         output.listing(dropped[:DROPPED_SHOWN], ("node", "stage", "reason", "figures"))
         if len(dropped) > DROPPED_SHOWN:
-            output.say(f"… and {len(dropped) - DROPPED_SHOWN} more; --json has them all")
+            output.say(f"… and {len(dropped) - DROPPED_SHOWN} more reasons; --json has them all")
 
 
 def _require(body: Mapping[str, Any], *, from_file: bool) -> None:
@@ -160,7 +174,7 @@ def _require(body: Mapping[str, Any], *, from_file: bool) -> None:
 def _amount(text: str | None, flag: str, read: Callable[[str], int]) -> int | None:
     if text is None:
         return None
-    if text.lstrip("-").isdecimal() and len(text) < 16:
+    if text.lstrip("-").isdecimal() and len(text) <= DIGITS_MAX:
         return int(text)
     try:
         return read(text)

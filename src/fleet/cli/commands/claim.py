@@ -16,29 +16,29 @@ Uuid = Annotated[str, typer.Argument(help="The claim's uuid")]
 
 @app.command("list")
 def list_claims(ctx: typer.Context, namespace: Namespace) -> None:
-    """List a namespace's claims."""
+    """List a namespace's claims (not supported yet)."""
     shell_of(ctx).get(f"/auth/namespaces/{segment(namespace)}/claims")
 
 
 @app.command()
 def create(ctx: typer.Context, namespace: Namespace) -> None:
-    """Claim capacity."""
+    """Claim capacity (not supported yet)."""
     shell_of(ctx).call("POST", f"/auth/namespaces/{segment(namespace)}/claims", {})
 
 
 @app.command()
 def show(ctx: typer.Context, namespace: Namespace, uuid: Uuid) -> None:
-    """Show one claim."""
+    """Show one claim (not supported yet)."""
     shell_of(ctx).get(f"/auth/namespaces/{segment(namespace)}/claims/{segment(uuid)}")
 
 
 @app.command()
 def update(ctx: typer.Context, namespace: Namespace, uuid: Uuid) -> None:
-    """Change a claim."""
+    """Change a claim (not supported yet)."""
     shell_of(ctx).call("PUT", f"/auth/namespaces/{segment(namespace)}/claims/{segment(uuid)}", {})
 
 
 @app.command()
 def delete(ctx: typer.Context, namespace: Namespace, uuid: Uuid) -> None:
-    """Give a claim up."""
+    """Give a claim up (not supported yet)."""
     shell_of(ctx).call("DELETE", f"/auth/namespaces/{segment(namespace)}/claims/{segment(uuid)}")

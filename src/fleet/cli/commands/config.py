@@ -25,6 +25,8 @@ def show(ctx: typer.Context, file: File = None) -> None:
         for line in settings.describe()
     ]
     shell.output.listing(rows, ("key", "value", "origin", "meaning"))
+    if shell.output.is_human and not settings.path.exists() and not settings.warnings:
+        shell.output.say(f"\n{settings.path} does not exist; name another file with --config or FLEET_CONFIG")
     _warn(settings.warnings)
 
 
@@ -36,7 +38,8 @@ def check(ctx: typer.Context, file: File = None) -> None:
     problems = [str(warning) for warning in settings.warnings]
     output = shell_of(ctx).output
     if output.is_human:
-        output.say(f"the configuration is good ({settings.path})")
+        where = str(settings.path) if settings.path.exists() else f"no {settings.path}: defaults and environment"
+        output.say(f"the configuration is good ({where})")
     else:
         output.record({"path": str(settings.path), "warnings": problems})
 

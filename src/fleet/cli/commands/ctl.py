@@ -37,7 +37,8 @@ def _database(path: Path | None) -> Iterator[Database]:
         database.close()
 
 
-@app.command("set-config")
+# A value may be negative: what begins with a dash and is no option is the value.
+@app.command("set-config", context_settings={"ignore_unknown_options": True})
 def set_config(
     ctx: typer.Context,
     key: Key,

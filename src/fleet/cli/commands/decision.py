@@ -7,9 +7,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from fleet.cli.commands.asking import shell_of
+from fleet.cli.commands.asking import shell_of, uuid_of
 from fleet.cli.output import Output
-from fleet.cli.session import segment
 
 app = typer.Typer(help="What was decided, and why.", no_args_is_help=True)
 COLUMNS: Final = ("id", "outcome", "code", "node", "namespace", "created_at", "summary")
@@ -33,7 +32,7 @@ def list_decisions(
 def show(ctx: typer.Context, uuid: Annotated[str, typer.Argument(help="The decision's id")]) -> None:
     """Show a stored decision as sentences; --json for the record."""
     shell = shell_of(ctx)
-    found = shell.get(f"/decisions/{segment(uuid)}")
+    found = shell.get(f"/decisions/{uuid_of(uuid, 'decision')}")
     if shell.output.is_human:
         _tell(shell.output, found)
     else:

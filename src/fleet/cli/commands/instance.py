@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from fleet.cli.commands.asking import Asked, ask_for, body_of, shell_of, show_decision
-from fleet.cli.outcome import Misused, Refused
+from fleet.cli.commands.asking import Asked, ask_for, body_of, shell_of, show_decision, uuid_of
+from fleet.cli.outcome import Refused
 from fleet.cli.output import console
 from fleet.cli.session import Shell
 
@@ -65,14 +65,14 @@ def list_instances(
 def show(ctx: typer.Context, uuid: Uuid) -> None:
     """Show one instance."""
     shell = shell_of(ctx)
-    shell.output.record(shell.get(f"/instances/{_uuid(uuid)}"))
+    shell.output.record(shell.get(f"/instances/{uuid_of(uuid, 'instance')}"))
 
 
 @app.command()
 def events(ctx: typer.Context, uuid: Uuid) -> None:
     """Show what happened to an instance, oldest first."""
     shell = shell_of(ctx)
-    found = shell.get(f"/instances/{_uuid(uuid)}/events", limit=EVENTS_MAX, newest_first=False)
+    found = shell.get(f"/instances/{uuid_of(uuid, 'instance')}/events", limit=EVENTS_MAX, newest_first=False)
     shell.output.listing(found["items"], ("at", "level", "message", "payload"), title="events")
 
 
@@ -85,7 +85,7 @@ def delete(
 ) -> None:
     """Delete an instance; its room is free again when its node has done it."""
     shell = shell_of(ctx)
-    accepted = shell.call("DELETE", f"/instances/{_uuid(uuid)}")
+    accepted = shell.call("DELETE", f"/instances/{uuid_of(uuid, 'instance')}")
     if wait:
         done = _wait_for(shell, uuid, accepted["operation_id"], {"deleted"}, wait_seconds)
         accepted = {**accepted, "state": done["state"]}
@@ -95,13 +95,13 @@ def delete(
 @app.command()
 def start(ctx: typer.Context, uuid: Uuid) -> None:
     """Start a stopped instance (not supported yet)."""
-    shell_of(ctx).call("POST", f"/instances/{_uuid(uuid)}/start")
+    shell_of(ctx).call("POST", f"/instances/{uuid_of(uuid, 'instance')}/start")
 
 
 @app.command()
 def stop(ctx: typer.Context, uuid: Uuid) -> None:
     """Stop a running instance (not supported yet)."""
-    shell_of(ctx).call("POST", f"/instances/{_uuid(uuid)}/stop")
+    shell_of(ctx).call("POST", f"/instances/{uuid_of(uuid, 'instance')}/stop")
 
 
 @app.command()
@@ -109,25 +109,19 @@ def migrate(
     ctx: typer.Context, uuid: Uuid, to: Annotated[str | None, typer.Option(help="The node to move to")] = None
 ) -> None:
     """Move an instance to another node (not supported yet)."""
-    shell_of(ctx).call("POST", f"/instances/{_uuid(uuid)}/migrate", {"node": to} if to else {})
+    shell_of(ctx).call("POST", f"/instances/{uuid_of(uuid, 'instance')}/migrate", {"node": to} if to else {})
 
 
 @app.command()
 def resize(ctx: typer.Context, uuid: Uuid) -> None:
     """Give an instance another size (not supported yet)."""
-    shell_of(ctx).call("POST", f"/instances/{_uuid(uuid)}/resize", {})
+    shell_of(ctx).call("POST", f"/instances/{uuid_of(uuid, 'instance')}/resize", {})
 
 
 @app.command()
 def fork(ctx: typer.Context, uuid: Uuid) -> None:
     """Copy an instance on its node (not supported yet)."""
-    shell_of(ctx).call("POST", f"/instances/{_uuid(uuid)}/fork", {})
-
-
-def _uuid(text: str) -> str:
-    if not all(character in "0123456789abcdefABCDEF-" for character in text) or not text:
-        raise Misused(f"{text!r} is not a uuid", "`fleet instance list` shows them")
-    return text
+    shell_of(ctx).call("POST", f"/instances/{uuid_of(uuid, 'instance')}/fork", {})
 
 
 def _wait_for(shell: Shell, uuid: str, operation: str, wanted: set[str], seconds: int) -> dict[str, Any]:

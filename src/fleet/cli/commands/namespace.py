@@ -66,7 +66,9 @@ def create_key(
     ctx: typer.Context,
     namespace: Name,
     name: KeyName,
-    expires_in: Annotated[int | None, typer.Option(min=1, metavar="SECONDS", help="Ends by itself")] = None,
+    expires_in: Annotated[
+        int | None, typer.Option(min=1, metavar="SECONDS", help="Ends by itself after so many seconds")
+    ] = None,
 ) -> None:
     """Make a key; its secret is shown this once."""
     shell = shell_of(ctx)

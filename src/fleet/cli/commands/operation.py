@@ -6,8 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from fleet.cli.commands.asking import shell_of
-from fleet.cli.session import segment
+from fleet.cli.commands.asking import shell_of, uuid_of
 
 app = typer.Typer(help="Work on nodes: look at it, try it again, end it.", no_args_is_help=True)
 COLUMNS: Final = ("uuid", "kind", "state", "instance_uuid", "node", "step", "attempts", "error", "created_at")
@@ -32,18 +31,18 @@ def list_operations(
 def show(ctx: typer.Context, uuid: Uuid) -> None:
     """Show one operation."""
     shell = shell_of(ctx)
-    shell.output.record(shell.get(f"/operations/{segment(uuid)}"))
+    shell.output.record(shell.get(f"/operations/{uuid_of(uuid, 'operation')}"))
 
 
 @app.command()
 def retry(ctx: typer.Context, uuid: Uuid) -> None:
     """Try a failed operation again."""
     shell = shell_of(ctx)
-    shell.output.record(shell.call("POST", f"/operations/{segment(uuid)}/retry"))
+    shell.output.record(shell.call("POST", f"/operations/{uuid_of(uuid, 'operation')}/retry"))
 
 
 @app.command()
 def cancel(ctx: typer.Context, uuid: Uuid) -> None:
     """End an operation that no worker holds."""
     shell = shell_of(ctx)
-    shell.output.record(shell.call("POST", f"/operations/{segment(uuid)}/cancel"))
+    shell.output.record(shell.call("POST", f"/operations/{uuid_of(uuid, 'operation')}/cancel"))

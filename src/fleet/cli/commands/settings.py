@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from fleet.cli.outcome import Misused
-from fleet.config import ConfigError, Settings, load_settings
+from fleet.config import DEFAULT_PATH, ConfigError, Settings, load_settings
 
 
 def settings_of(path: Path | None, *needs: str) -> Settings:
@@ -19,5 +19,11 @@ def settings_of(path: Path | None, *needs: str) -> Settings:
         settings = load_settings(path, os.environ)
         settings.require(*needs)
     except ConfigError as refused:
-        raise Misused(f"the configuration cannot be used:\n{refused}", "`fleet config show` prints every key") from None
+        raise Misused(f"the configuration cannot be used:\n{refused}", _hint(path)) from None
     return settings
+
+
+def _hint(path: Path | None) -> str:
+    if path is None and "FLEET_CONFIG" not in os.environ and not DEFAULT_PATH.exists():
+        return f"there is no {DEFAULT_PATH}; name a file with --config (after `./dev run`: --config var/config)"
+    return "`fleet config show` prints every key"
