@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -82,15 +83,19 @@ def _body(operation: Mapping[str, Any]) -> str:
 
 def _shapes(document: Mapping[str, Any]) -> Iterator[str]:
     yield "## Bodies\n"
-    bodies = sorted(
-        {
-            _name(operation["requestBody"]["content"]["application/json"]["schema"])
-            for operations in document["paths"].values()
-            for operation in operations.values()
-            if "requestBody" in operation
-        }
-    )
-    for name in bodies:
+    bodies = {
+        _name(operation["requestBody"]["content"]["application/json"]["schema"])
+        for operations in document["paths"].values()
+        for operation in operations.values()
+        if "requestBody" in operation
+    }
+    parts = {
+        _name(schema)
+        for name in bodies
+        for schema in document["components"]["schemas"][name]["properties"].values()
+        if "$ref" in schema
+    }
+    for name in sorted(bodies | parts):
         shape = document["components"]["schemas"][name]
         yield f"### {name}\n"
         yield " ".join(shape.get("description", "").split()) + "\n"
@@ -104,17 +109,23 @@ def _shapes(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _default(schema: Mapping[str, Any]) -> str:
     value = schema.get("default")
-    return "" if value in (None, "", {}, []) else f"default `{value}`"
+    if isinstance(value, dict):
+        return ""  # a part of its own, whose fields say what holds
+    return "" if value in (None, "", []) else f"default `{json.dumps(value)}`"
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
     if "anyOf" in schema:
         return " or ".join(_kind(choice) for choice in schema["anyOf"])
     if "$ref" in schema:
-        return _name(schema)
+        return f"[{_name(schema)}](#{_name(schema).lower()})"
     kind = str(schema.get("type", "any"))
-    bounds = [f"{word} {schema[key]}" for key, word in _BOUNDS.items() if key in schema]
+    bounds = [f"{word} {_plain(schema[key])}" for key, word in _BOUNDS.items() if key in schema]
     return f"{kind} ({', '.join(bounds)})" if bounds else kind
+
+
+def _plain(bound: float) -> str:
+    return f"{int(bound):,}" if bound == int(bound) else str(bound)
 
 
 _BOUNDS: Final = {"minimum": "from", "maximum": "to", "minLength": "characters from", "maxLength": "characters to"}
