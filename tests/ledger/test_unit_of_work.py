@@ -34,6 +34,16 @@ def test_a_server_that_hangs_is_not_asked_again_once_the_callers_patience_is_use
     assert max(began) <= UNIT_SECONDS_MAX
 
 
+@pytest.mark.parametrize("wrong", ["stranger@", "root:wrong@", "root@"])
+def test_a_server_that_does_not_let_us_in_is_unavailable(mariadb_ledger_url: str, wrong: str) -> None:
+    url = mariadb_ledger_url.replace("root@", wrong)
+    database = Database(url + "_not_there" if wrong == "root@" else url)
+
+    with pytest.raises(DatabaseUnavailable, match=r"1045|1049"), database.read():
+        pass
+    database.close()
+
+
 def test_a_broken_constraint_is_no_reason_to_try_later(db: Database) -> None:
     second = Sql("INSERT INTO cluster_capacity (id, updated_at) VALUES (2, {now})")
 

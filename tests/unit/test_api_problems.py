@@ -7,7 +7,9 @@ import json
 import pytest
 
 from fleet.api.problems import CODES, MEDIA_TYPE, of_error, problem
+from fleet.ledger.database import unavailable as database_unavailable
 from fleet.model import errors
+from fleet.queue.connection import unavailable as queue_unavailable
 
 # The requirements' table of answers. Codes that stand for HTTP itself are ours: 405, 413 and 500.
 STATUSES = {
@@ -108,3 +110,18 @@ def test_figures_stand_beside_the_standard_members() -> None:
 
     document = json.loads(bytes(answer.body))
     assert (document["state"], document["instances"]) == ("active", 2)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        database_unavailable(RuntimeError("can't connect to 'sf'@'db.internal'")),
+        queue_unavailable(RuntimeError("Error 111 connecting to db.internal:6379")),
+    ],
+)
+def test_a_caller_is_not_told_where_our_servers_are(error: errors.Unavailable) -> None:
+    document = json.loads(bytes(of_error(error).body))
+
+    assert "db.internal" in error.detail
+    assert "db.internal" not in json.dumps(document)
+    assert "did not answer; " in document["detail"]

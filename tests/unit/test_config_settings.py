@@ -245,3 +245,40 @@ def test_a_database_file_may_lie_in_a_folder_with_spaces(tmp_path: Path, url: st
 def test_white_space_that_is_a_slip_of_the_pen_is_refused(tmp_path: Path, url: str) -> None:
     with pytest.raises(ConfigError, match="white space"):
         settings_of(tmp_path, f"DATABASE_URL='{url}'\n")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "DATABASE_URL=mysql+pymysql://sf:pw@db:3306/fleet",
+        "DATABASE_URL=mysql+pymysql://sf:p/w?x#1@db/fleet",
+        "DATABASE_URL=mysql+pymysql://sf@[::1]:3306/fleet",
+        "DATABASE_URL=mysql+pymysql://sf@db1:3306,db2:3306/fleet",
+        "DATABASE_URL=mysql+pymysql:///fleet?unix_socket=/run/mysqld/mysqld.sock",
+        "REDIS_URL=redis://sf:p@w@queue:6379/0",
+        "REDIS_URL=redis+sentinel://sf:pw@[::1]:26379,h2/main/0",
+    ],
+)
+def test_a_url_with_an_address_is_accepted(tmp_path: Path, url: str) -> None:
+    assert settings_of(tmp_path, f"{url}\n").describe()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "DATABASE_URL=mysql+pymysql://sf:hush@db:99999/fleet",
+        "DATABASE_URL=mysql+pymysql://sf:hush@db:0/fleet",
+        "DATABASE_URL=mysql+pymysql://sf:hush@[::1/fleet",
+        "DATABASE_URL=mysql+pymysql://sf:hush@hush@db/fleet",
+        "REDIS_URL=redis://:hush@queue:port/0",
+        "REDIS_URL=redis://:hush/hush@queue:6379/0",
+        "REDIS_URL=redis+sentinel://h1:26379,h2:hush/main",
+    ],
+)
+def test_a_url_without_a_usable_address_is_refused_and_not_repeated(tmp_path: Path, url: str) -> None:
+    problems = problems_of(tmp_path, f"# first\n{url}\n")
+
+    assert len(problems) == 1
+    assert f"{tmp_path}/config:2: {url.partition('=')[0]}: " in problems[0]
+    assert "no usable host or port" in problems[0]
+    assert "hush" not in problems[0]

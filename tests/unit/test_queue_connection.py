@@ -125,3 +125,10 @@ def test_b23_the_eviction_policy_is_read_however_the_server_tells_it(
 def test_a_server_that_is_away_is_an_error_in_words() -> None:
     with pytest.raises(QueueUnavailable, match="accepted work is kept"):
         eviction(server(redis.ConnectionError("refused")))
+
+
+def test_an_option_that_cannot_be_read_is_refused_and_not_repeated() -> None:
+    with pytest.raises(InvalidRequest, match="REDIS_URL has an option") as refused:
+        connect("redis://127.0.0.1:6379?socket_timeout=hush")
+
+    assert "hush" not in refused.value.detail

@@ -103,8 +103,10 @@ def of_error(error: FleetError) -> Response:
     code = error.code if error.code in CODES else "internal_error"
     if CODES[code][0] == 500:
         _log.error("api.promise_broken", code=error.code, detail=error.detail)
+    if error.told != error.detail:
+        _log.warning("api.unavailable", code=error.code, reason=error.detail)
     headers = {"Retry-After": "1"} if isinstance(error, RequestInProgress) else None
-    return problem(code, error.detail, headers=headers, **error.extra)
+    return problem(code, error.told, headers=headers, **error.extra)
 
 
 def invalid(errors: Sequence[Mapping[str, str]]) -> Response:

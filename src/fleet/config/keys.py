@@ -20,12 +20,14 @@ SECRET_CHARACTERS_MIN: Final = 32
 TEXT_CHARACTERS_MAX: Final = 4096
 LABELS_MAX: Final = 64
 INSTANCES_MAX: Final = 1_000_000
+PORT_MAX: Final = 65_535
 
 LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re.ASCII)
 """Syntax of a label's key and of its value."""
 
 _NODE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,253}[A-Za-z0-9])?", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9._:\[\]-]{1,255}", re.ASCII)
+_ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{0,255})(?::(?P<port>\d{1,5}))?", re.ASCII)
 _ARCHES: Final = MappingProxyType({"amd64": "amd64", "x86_64": "amd64", "arm64": "arm64", "aarch64": "arm64"})
 
 
@@ -134,9 +136,21 @@ def _url(schemes: tuple[str, ...]) -> Parser:
             (character.isspace() and character != blank) or not character.isprintable() for character in rest
         ):
             raise ValueError("has nothing after the scheme, or white space in it")
+        if scheme not in {"sqlite", "unix"} and not _addresses(rest, first_at=scheme.startswith("mysql")):
+            raise ValueError("has no usable host or port (in a password write @ as %40, / as %2F, : as %3A)")
         return text
 
     return Parser("a URL that begins with " + ", ".join(f"{scheme}://" for scheme in schemes), read)
+
+
+def _addresses(rest: str, *, first_at: bool) -> bool:
+    """Whether every address of a URL can be read. `first_at`: credentials end at the first `@`, else at the host's."""
+    if first_at:
+        authority = re.split(r"[/?#]", rest.partition("@")[2] if "@" in rest else rest, maxsplit=1)[0]
+    else:
+        authority = re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")[2]
+    found = [_ADDRESS.fullmatch(address) for address in authority.split(",")]
+    return all(each is not None and 1 <= int(each["port"] or 1) <= PORT_MAX for each in found)
 
 
 def _secret() -> Parser:
@@ -233,7 +247,7 @@ _API_KEYS: Final = (
     Key(
         name="API_PORT",
         scope=Scope.API,
-        parser=whole_between(1, 65_535),
+        parser=whole_between(1, PORT_MAX),
         default="13000",
         meaning="port the API listens on",
     ),

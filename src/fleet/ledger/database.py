@@ -59,8 +59,9 @@ _NOW = {
     ),
 }
 
-# 1040 and 1203 too many connections, 1041 out of memory, 1290 read-only.
-CANNOT_SERVE = frozenset({1040, 1041, 1203, 1290})
+# 1040 and 1203 too many connections, 1041 out of memory, 1290 read-only; 1044, 1045, 1129, 1130 and 1698 we are not let
+# in, 1049 no such database: an operator's to mend, no fault of the program.
+CANNOT_SERVE = frozenset({1040, 1041, 1203, 1290, 1044, 1045, 1129, 1130, 1698, 1049})
 # From 3000 on the server speaks again: 4025, a broken constraint, is no reason to try later.
 CLIENT_ERRORS = range(2000, 3000)
 COMMITTING = "raised by COMMIT"
@@ -399,7 +400,8 @@ def unavailable(error: Exception | None, *, in_doubt: bool = False) -> DatabaseU
         if in_doubt
         else "nothing was decided, try again"
     )
-    return DatabaseUnavailable(f"the ledger's database did not answer ({why}); {outcome}")
+    away = "the ledger's database did not answer"
+    return DatabaseUnavailable(f"{away} ({why}); {outcome}", told=f"{away}; {outcome}")
 
 
 def _mariadb_url(url: URL) -> URL:

@@ -11,7 +11,10 @@ from typing import Any, ClassVar
 
 
 class FleetError(Exception):
-    """Base of all errors of the product. `detail` is a sentence; `extra` holds JSON figures for programs."""
+    """Base of all errors of the product. `detail` is a sentence; `extra` holds JSON figures for programs.
+
+    `told` is the sentence for a caller of the API, who may be anybody: `detail`, unless that is for operators only.
+    """
 
     code: ClassVar[str] = "internal_error"
 
@@ -19,6 +22,7 @@ class FleetError(Exception):
         """Keep the sentence and its figures."""
         super().__init__(detail)
         self.detail = detail
+        self.told = detail
         self.extra = extra
 
 
@@ -78,13 +82,22 @@ class RequestInProgress(Conflict):
     """The first request with this idempotency key has not ended yet; retry after a second."""
 
 
-class DatabaseUnavailable(FleetError):
+class Unavailable(FleetError):
+    """A server the product needs is away. A driver's own words name hosts and users: they are for operators."""
+
+    def __init__(self, detail: str, *, told: str = "") -> None:
+        """Keep both sentences; without `told` the detail holds nothing that a caller may not see."""
+        super().__init__(detail)
+        self.told = told or detail
+
+
+class DatabaseUnavailable(Unavailable):
     """The ledger could not be reached or did not answer in time. Nothing is known about room: retry."""
 
     code = "database_unavailable"
 
 
-class QueueUnavailable(FleetError):
+class QueueUnavailable(Unavailable):
     """Redis could not be reached. Accepted work is safe: the sweeper wakes it."""
 
     code = "queue_unavailable"

@@ -51,7 +51,13 @@ def connect(url: str, *, blocking: bool = False) -> redis.Redis:
     }
     if urlsplit(url).scheme == SENTINEL_SCHEME:
         return _by_sentinel(url, options)
-    return redis.Redis.from_url(url, **options)
+    try:
+        return redis.Redis.from_url(url, **options)
+    except ValueError:
+        # The words of the error repeat the value, and that may be a secret.
+        raise InvalidRequest(
+            "REDIS_URL has an option that cannot be read; accepted: options as redis-py has them"
+        ) from None
 
 
 def _by_sentinel(url: str, options: dict[str, Any]) -> redis.Redis:
@@ -135,6 +141,5 @@ def ping(client: redis.Redis) -> None:
 
 def unavailable(error: Exception) -> QueueUnavailable:
     """The error a caller sees when the queue's server does not answer."""
-    return QueueUnavailable(
-        f"the queue's server did not answer ({error}); accepted work is kept and will be woken later"
-    )
+    away, outcome = "the queue's server did not answer", "accepted work is kept and will be woken later"
+    return QueueUnavailable(f"{away} ({error}); {outcome}", told=f"{away}; {outcome}")
