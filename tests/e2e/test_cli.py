@@ -153,6 +153,13 @@ def test_register_without_a_name_registers_this_machine_by_its_configuration(
     )
 
 
+def test_register_without_a_name_wants_a_configuration(fleet: Callable[..., Ended], tmp_path: Path) -> None:
+    ended = fleet("node", "register", "--config", str(tmp_path / "none"))
+
+    assert ended.code == 2, ended
+    assert "which node?" in ended.err
+
+
 def test_namespaces_and_keys(fleet: Callable[..., Ended], new_name: Names, monkeypatch: pytest.MonkeyPatch) -> None:
     name = new_name("ns")
     assert fleet("namespace", "create", name).code == 0

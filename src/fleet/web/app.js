@@ -262,7 +262,7 @@ function drawNode(node) {
   const age = element(
     "span",
     "about",
-    node.sample_age_seconds === null ? "no sample" : `${Math.round(node.sample_age_seconds)} s`,
+    node.sample_age_seconds === null ? "no sample" : `${Math.round(node.sample_age_seconds)} s ago`,
   );
   age.title = "age of the last sample";
   const card = element("article", "node", element("header", "", title, ...stateBadges(node), age));

@@ -10,7 +10,7 @@ import typer
 from fleet.cli.commands.asking import pairs, shell_of
 from fleet.cli.commands.settings import settings_of
 from fleet.cli.outcome import Misused, not_there_yet
-from fleet.cli.session import segment
+from fleet.cli.session import Shell, segment
 from fleet.config import Settings
 
 app = typer.Typer(help="Register nodes, look at them, say which take instances.", no_args_is_help=True)
@@ -71,7 +71,7 @@ def register(
         max_instances=max_instances,
         gpu_kind=gpu_kind,
     )
-    body = {"name": name, **typed} if name else {**_of_this_machine(settings_of(config)), **typed}
+    body = {"name": name, **typed} if name else {**_of_this_machine(_own_settings(shell, config)), **typed}
     shell.output.record(shell.create("/nodes", body))
 
 
@@ -184,6 +184,16 @@ def _declared(
             raise Misused(f"--max-instances {max_instances!r}: a whole number, or unlimited")
         body["max_instances"] = None if max_instances == "unlimited" else int(max_instances)
     return body
+
+
+def _own_settings(shell: Shell, config: Path | None) -> Settings:
+    """This machine's configuration; without one, defaults would overwrite what is declared of this machine."""
+    settings = settings_of(config)
+    if not settings.path.exists() and not any(name.startswith("FLEET_NODE_") for name in shell.environ):
+        raise Misused(
+            f"which node? There is no {settings.path} that declares this machine", "name the node, or --config"
+        )
+    return settings
 
 
 def _of_this_machine(settings: Settings) -> dict[str, Any]:
