@@ -197,7 +197,7 @@ function drawTiles(cluster, instances) {
     tile(
       "Instances",
       `${instances.items.length}${more}`,
-      instances.next_cursor ? `the latest ${LINES} are below` : "running, being made or deleted",
+      instances.next_cursor ? `the latest ${LINES} are below` : "deleted ones are not counted",
     ),
   );
   at("tiles").replaceChildren(...tiles);
