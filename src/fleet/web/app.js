@@ -383,7 +383,9 @@ async function explain(id, into) {
         add(stage, `${total} dropped, ${reason}: ${names.slice(0, 6).join(", ")}${total > 6 ? ", …" : ""}`);
       }
     }
-    if (decision.record.ranked.length) add("ranked", decision.record.ranked.slice(0, 8).join(", "));
+    const ranked = decision.record.ranked.slice(0, 8);
+    const unnamed = decision.record.ranked_total - ranked.length;
+    if (ranked.length) add("ranked", `${ranked.join(", ")}${unnamed > 0 ? ` and ${unnamed} more` : ""}`);
     if (decision.record.remedy) add("would help", decision.record.remedy);
     add("strategy", decision.record.strategy);
   } catch (error) {
