@@ -197,7 +197,8 @@ class ControlPlane:
             self._lock = None
 
     def _start(self) -> None:
-        self.state.mkdir(parents=True, exist_ok=True)
+        # The database in it holds the hashes of keys.
+        self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
         _refuse_a_strangers_folder(self.state)
         self._lock = _only_one(self.state)
         if self.plan.reset:

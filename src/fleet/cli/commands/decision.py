@@ -57,6 +57,22 @@ def _tell(output: Output, found: Mapping[str, Any]) -> None:
         ranked = ", ".join(str(name) for name in record["ranked"][:NAMES_SHOWN])
         output.say(f"  ranked, best first: {ranked} (of {record['ranked_total']})")
     for attempt in found["walk"]:
-        output.say(f"  tried: {', '.join(f'{name} {value}' for name, value in attempt.items())}")
+        output.say(f"  {_told(attempt)}")
     if record.get("remedy"):
         output.say(f"What would help: {record['remedy']}")
+
+
+def _told(attempt: Mapping[str, Any]) -> str:
+    """Return one step of the walk that followed the decision, in words."""
+    if attempt.get("outcome") == "skipped":
+        return f"left for last, over the load target: {attempt['nodes']} nodes, {attempt['first']} among them"
+    if attempt.get("demand_waived") and "node" not in attempt:
+        return "admitted with the demand clause waived: nobody was under the load target"
+    words = [f"tried {attempt.get('node', '')}: {attempt.get('outcome', '')}"]
+    if attempt.get("ineligible"):
+        words.append(f"it takes none any more ({attempt['ineligible']})")
+    for figure in attempt.get("dimensions", []):
+        words.append(
+            f"{figure['dimension']} limit {figure['limit']}, used {figure['used']}, asked {figure['requested']}"
+        )
+    return "; ".join(words)
