@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import stat
+from pathlib import Path
 from typing import NoReturn
 
 import pymysql
@@ -10,6 +13,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from fleet.ledger.database import UNIT_SECONDS_MAX, Database, Sql
+from fleet.ledger.migrate import migrate
 from fleet.model.errors import DatabaseUnavailable
 
 ANSWER_SECONDS = 5.0
@@ -49,3 +53,17 @@ def test_a_broken_constraint_is_no_reason_to_try_later(db: Database) -> None:
 
     with pytest.raises(DBAPIError, match="singleton"):
         db.unit(second.run)
+
+
+def test_a_database_file_is_its_owners_only(tmp_path: Path) -> None:
+    """Also the two files beside it, for as long as they are there."""
+    before = os.umask(0o022)
+    database = Database(f"sqlite:///{tmp_path / 'ledger.db'}")
+    try:
+        migrate(database)
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    finally:
+        os.umask(before)
+        database.close()
+
+    assert modes == dict.fromkeys(("ledger.db", "ledger.db-wal", "ledger.db-shm"), 0o600)

@@ -14,8 +14,8 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
@@ -264,6 +264,7 @@ class Database:
     def _engine(self, pool_size: int, *, autocommit: bool) -> Engine:
         if self.is_sqlite:
             engine = create_engine(self.url, connect_args={"timeout": SQLITE_WAIT_SECONDS, "check_same_thread": False})
+            event.listen(engine, "do_connect", _make_private)
             event.listen(engine, "connect", _set_up_sqlite)
             if not autocommit:
                 event.listen(engine, "begin", lambda conn: conn.exec_driver_sql("BEGIN IMMEDIATE"))
@@ -437,6 +438,17 @@ def _set_up_mariadb(connection: Any, _record: object) -> None:
     if found != wanted:
         msg = f"the database session has {found}, but the guard needs {wanted}"
         raise BrokenPromise(msg)
+
+
+def _make_private(_dialect: object, _record: object, arguments: Sequence[Any], _options: object) -> None:
+    """A file made now is its owner's only: it holds keys and perhaps what signs tokens. SQLite's other files follow."""
+    path = str(arguments[0])
+    if path.startswith((":memory:", "file:")):
+        return
+    # It is never opened here: closing it would drop the locks that this process's other connections hold on it. That it
+    # is there already, or what is wrong with the path, is SQLite's to say.
+    with suppress(OSError):
+        os.mknod(path, 0o600)
 
 
 def _set_up_sqlite(connection: Any, _record: object) -> None:
