@@ -44,12 +44,27 @@ def decide_files(
 
 def _read(path: str) -> Any:
     try:
-        return json.loads(Path(path).read_bytes())
+        value = json.loads(Path(path).read_bytes(), object_pairs_hook=_unique)
+        # Half a character, written as an escape, can be read and never be told again.
+        json.dumps(value, ensure_ascii=False).encode()
     except OSError as error:
         message = f"cannot be read: {error.strerror}"
+    except UnicodeError:
+        message = "is not UTF-8, or holds half a character"
     except (ValueError, RecursionError) as error:
         message = f"is not JSON: {error}"
+    else:
+        return value
     raise InvalidRequest(message, errors=[{"field": "", "message": message}])
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of a file; of two equal keys nobody could tell which one is meant."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} stands twice in one object")
+    return found
 
 
 def _in_file(path: str, refused: InvalidRequest) -> list[dict[str, str]]:

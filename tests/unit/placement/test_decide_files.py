@@ -49,6 +49,20 @@ def test_what_is_not_json_is_an_invalid_request(files: Any, text: str) -> None:
     assert "is not JSON" in answer["errors"][0]["message"]
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"cpus": 1, "memory_mb": 1, "cpus": 2}', "'cpus' stands twice"),
+        ('{"cpus": 1, "memory_mb": 1, "name": "\\ud800"}', "half a character"),
+    ],
+)
+def test_what_json_allows_and_nobody_can_mean_is_refused(files: Any, text: str, words: str) -> None:
+    answer, code = decide_files(*files(a_document(a_node()), text))
+
+    assert (answer["code"], code) == ("invalid_request", 1)
+    assert words in answer["errors"][0]["message"]
+
+
 def test_a_missing_file_is_named(files: Any) -> None:
     _, request = files(a_document(a_node()), a_request())
 
