@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import jwt
 import pytest
@@ -169,6 +169,19 @@ def test_another_processs_secret_makes_another_token(authenticator: Authenticato
 
     with pytest.raises(Unauthenticated):
         other.verify(authenticator.login("tenant", "k1.secret").token)
+
+
+@pytest.mark.parametrize(
+    "meant",
+    [{"ns": ["system"]}, {"ns": None}, {"key": 1}, {"made": "1"}, {"made": 1.0}, {"exp": "9999999999"}, {"exp": True}],
+)
+def test_a_token_whose_claims_mean_something_else_is_no_token(
+    authenticator: Authenticator, meant: dict[str, Any]
+) -> None:
+    claims = jwt.decode(authenticator.login("tenant", "k1.secret").token, options={"verify_signature": False})
+
+    with pytest.raises(Unauthenticated):
+        authenticator.verify(jwt.encode({**claims, **meant}, SECRET, algorithm="HS256"))
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,11 @@ class InstanceRequest(BaseModel):
             if len(text) > TAG_VALUE_MAX:
                 msg = f"the value of tag {key!r} has {len(text)} characters, at most {TAG_VALUE_MAX} are allowed"
                 raise ValueError(msg)
-        return {key.strip(): text.strip() for key, text in value.items()}
+        kept = {key.strip(): text.strip() for key, text in value.items()}
+        if len(kept) != len(value):
+            msg = "two tag keys differ in white space at their ends only, which does not count"
+            raise ValueError(msg)
+        return kept
 
     def amounts(self, overhead_mb: int = 0) -> Amounts:
         """Return what a charge for this request holds; `overhead_mb` is `INSTANCE_OVERHEAD_MB`."""

@@ -193,6 +193,9 @@ class Authenticator:
             )
         except (jwt.PyJWTError, UnicodeError):
             raise Unauthenticated(_NOT_VALID) from None
+        # Signed with our secret, but by a program that means something else by these names.
+        if [type(claims[name]) for name in ("ns", "key", "made", "exp")] != [str, str, int, int]:
+            raise Unauthenticated(_NOT_VALID)
         return _Verified(Caller(namespace=claims["ns"]), claims["key"], claims["made"], claims["exp"], 0.0)
 
     def _remember(self, token: str, seen: _Verified) -> None:
