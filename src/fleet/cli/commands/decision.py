@@ -71,8 +71,8 @@ def _told(attempt: Mapping[str, Any]) -> str:
     words = [f"tried {attempt.get('node', '')}: {attempt.get('outcome', '')}"]
     if attempt.get("ineligible"):
         words.append(f"it takes none any more ({attempt['ineligible']})")
-    for figure in attempt.get("dimensions", []):
-        words.append(
-            f"{figure['dimension']} limit {figure['limit']}, used {figure['used']}, asked {figure['requested']}"
-        )
+    words += [
+        f"{figure['dimension']} limit {figure['limit']}, used {figure['used']}, asked {figure['requested']}"
+        for figure in attempt.get("dimensions", [])
+    ]
     return "; ".join(words)
