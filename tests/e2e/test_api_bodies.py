@@ -283,6 +283,7 @@ BAD_PLACES: tuple[tuple[str, str, str], ...] = (
     ("GET", "/nodes?limit=0", "limit"),
     ("GET", "/nodes?cursor=" + "x" * 500, "cursor"),
     ("GET", "/decisions?outcome=%00", "outcome"),
+    ("GET", "/decisions?outcome=foo", "outcome"),
     ("GET", "/decisions?instance=x", "instance"),
     ("GET", "/operations?state=x", "state"),
     ("GET", "/operations?cursor=x", "cursor"),

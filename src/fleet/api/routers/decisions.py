@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Query
@@ -16,7 +16,7 @@ from fleet.ledger.decisions import DecisionRow, DecisionSummary
 from fleet.services import decisions
 
 router = APIRouter(prefix="/decisions", route_class=StrictRoute, tags=["decisions"])
-OutcomeQuery = Annotated[str | None, Query(pattern=r"^[a-z_]{1,16}$", description="for example placed or refused")]
+OutcomeQuery = Annotated[Literal["placed", "refused"] | None, Query(description="what became of it")]
 
 
 def show_line(row: DecisionSummary) -> dict[str, Any]:
