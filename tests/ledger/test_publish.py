@@ -431,3 +431,15 @@ def test_b35_a_clamped_reservation_is_told_once_a_change(db: Database) -> None:
     later = fleet_of.events_of(db, "reservation clamped")[1]
     assert "memory_reserved_mb" in str(later["payload"])
     assert "null" not in str(later["payload"])
+
+
+def test_a_sample_that_is_too_old_on_arrival_leaves_a_missing_node_missing(db: Database) -> None:
+    node_id = fleet_of.node(db, "late", cpus=4)
+    samples.mark_missing(db, 0)
+
+    fleet_of.publish(db, "late", cpus=4, age=120)
+    late = fleet_of.row(db, node_id)["state"]
+    fleet_of.publish(db, "late", cpus=4, age=119)
+
+    assert (late, fleet_of.row(db, node_id)["state"]) == ("missing", "active")
+    fleet_of.assert_exact(db)

@@ -118,6 +118,9 @@ def _publish_one(conn: Connection, node: RowMapping, sample: SampleIn, config: C
     # Read again under the locks: a cordon or a state change that was answered must not be undone by this publish.
     node, row = _locked(conn, node)
     state, good_probes = _next_state(NodeState(node["state"]), int(node["good_probes"]), sample.healthy)
+    if node["state"] == NodeState.MISSING and sample.age_seconds >= config.node_metrics_max_age_seconds:
+        # A sample that is too old on arrival proves nothing of the present: the node stays missing, without flapping.
+        state = NodeState.MISSING if state is NodeState.ACTIVE else state
     binds = _binds(node, sample, config, row)
     binds |= {"state": state, "good_probes": good_probes}
     binds["counted"] = totals.counts(state, sample.metrics.get("is_hypervisor"), float(sample.age_seconds))
