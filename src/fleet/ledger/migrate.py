@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +19,8 @@ from fleet.model.errors import DatabaseUnavailable
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 TURNS_MAX = 60
+FILE_TRIES_MAX = 600
+FILE_PAUSE_SECONDS = 0.05
 # A named lock: there is no table yet that could be locked, and nothing but the order of two migrations rests on it.
 # Each wait is shorter than a session waits for an answer.
 TAKE_TURN = "SELECT GET_LOCK(CONCAT('fleet-migrate-', MD5(DATABASE())), 2)"
@@ -41,9 +46,10 @@ def migrate(db: Database) -> None:
 
 @contextmanager
 def _turn(db: Database) -> Iterator[None]:
-    """Wait until no other process migrates. On SQLite the file's write lock does that."""
+    """Wait until no other process migrates."""
     if db.is_sqlite:
-        yield
+        with _file_turn(db.url.database):
+            yield
         return
     with db.read() as conn:
         if not any(conn.exec_driver_sql(TAKE_TURN).scalar_one() for _ in range(TURNS_MAX)):
@@ -52,6 +58,32 @@ def _turn(db: Database) -> Iterator[None]:
             yield
         finally:
             conn.exec_driver_sql(END_TURN)
+
+
+@contextmanager
+def _file_turn(database: str | None) -> Iterator[None]:
+    """Hold a lock file beside the database: two processes that find no tables must not both make them.
+
+    The database's own lock is no turn: what is to be done is read before it is taken. The system frees this one with
+    the process.
+    """
+    if not database or database == ":memory:":
+        yield
+        return
+    with open(f"{database}.migrating", "w", encoding="ascii", opener=_private) as held:  # for the mode
+        for _ in range(FILE_TRIES_MAX):
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(FILE_PAUSE_SECONDS)
+        else:
+            raise DatabaseUnavailable("another process is migrating this database; try again when it has ended")
+        yield
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def current(db: Database) -> str | None:
