@@ -56,7 +56,7 @@ def test_a_broken_constraint_is_no_reason_to_try_later(db: Database) -> None:
 
 
 def test_a_database_file_is_its_owners_only(tmp_path: Path) -> None:
-    """Also the two files beside it, for as long as they are there."""
+    """Also the files beside it, for as long as they are there."""
     before = os.umask(0o022)
     database = Database(f"sqlite:///{tmp_path / 'ledger.db'}")
     try:
@@ -66,4 +66,4 @@ def test_a_database_file_is_its_owners_only(tmp_path: Path) -> None:
         os.umask(before)
         database.close()
 
-    assert modes == dict.fromkeys(("ledger.db", "ledger.db-wal", "ledger.db-shm"), 0o600)
+    assert modes == dict.fromkeys(("ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db.migrating"), 0o600)

@@ -47,6 +47,7 @@ STATE_NAMES: Final = (
     "config",
     "fleet.db",
     "fleet.db-shm",
+    "fleet.db.migrating",
     "fleet.db-wal",
     "instances",
     "blobs",
