@@ -1,0 +1,71 @@
+"""What is wrong with a value that came from outside: every problem with its field, told together, with a bound.
+
+Promise: a sentence names a value of the wrong kind by its kind, and shows a text or a number only as far as fits on a
+line, so that neither a secret nor a megabyte comes back to the caller.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fleet.model.errors import InvalidRequest
+
+PROBLEMS_MAX: Final = 50
+TEXT_SHOWN_MAX: Final = 40
+
+
+class Findings:
+    """The problems of one value. `PROBLEMS_MAX` of them end the reading: nobody mends more at once."""
+
+    def __init__(self) -> None:
+        """Start without problems."""
+        self.problems: list[dict[str, str]] = []
+
+    def add(self, field: str, message: str) -> None:
+        """Note what is wrong with the value at `field`; the last that is kept raises."""
+        self.problems.append({"field": field, "message": message})
+        if len(self.problems) >= PROBLEMS_MAX:
+            self.finish()
+
+    def finish(self) -> None:
+        """Raise InvalidRequest with every problem noted, if there was any."""
+        if self.problems:
+            raise refusal_of(self.problems)
+
+
+def refusal_of(problems: list[dict[str, str]]) -> InvalidRequest:
+    """Return the refusal that tells all of `[{"field": …, "message": …}]`."""
+    detail = "; ".join(f"{item['field']}: {item['message']}".removeprefix(": ") for item in problems)
+    return InvalidRequest(detail, errors=problems)
+
+
+def shown(text: str) -> str:
+    """Return a text as a sentence can hold it: quoted, on one line, cut."""
+    return repr(text if len(text) <= TEXT_SHOWN_MAX else f"{text[:TEXT_SHOWN_MAX]}…")
+
+
+def step(key: str) -> str:
+    """Return a key as a part of a field's name: on one line, cut."""
+    cut = key if 1 <= len(key) <= TEXT_SHOWN_MAX else f"{key[:TEXT_SHOWN_MAX]}…"
+    return cut if cut.isprintable() else repr(cut)[1:-1]
+
+
+def kind_of(value: Any) -> str:
+    """Return what a value is, in JSON's words."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    kinds: tuple[tuple[type | tuple[type, ...], str], ...] = (
+        (str, "a text"),
+        (int, "a whole number"),
+        (float, "a number with a fraction"),
+        ((list, tuple), "a list"),
+        (dict, "an object"),
+    )
+    return next((word for kind, word in kinds if isinstance(value, kind)), "something else")
+
+
+def are_texts(*values: object) -> bool:
+    """Return whether every value is a text: what a constructor asks of values whose types nobody has checked."""
+    return all(isinstance(value, str) for value in values)
