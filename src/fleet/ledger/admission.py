@@ -18,14 +18,14 @@ instances, operations, claims by id, cluster. Source: decisions, section "Admiss
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from fleet.ledger import claims, events, refusal, release, totals
+from fleet.ledger import claims, events, held, refusal, release, totals
 from fleet.ledger.database import (
     LOCK_WAIT_TIMEOUT,
     STATEMENT_TIMEOUT,
@@ -54,6 +54,9 @@ class Ask:
     destination of a move, whose source keeps its own charge until the move settles. Either way namespace and cluster
     are left alone: they were charged when the first charge was made. `enforce` False is for ground-truth writers only:
     they record where a domain already is, and no guard may hide that.
+
+    `held` is what the instance's charge on this very node was read to hold: the ask is then to bring it to `amounts`,
+    and only what grows is judged and charged (`ledger/growth.py` reads it).
     """
 
     instance_uuid: str
@@ -69,6 +72,22 @@ class Ask:
     source: int | None = None
     incoming: bool = False
     enforce: bool = True
+    held: Amounts | None = None
+
+    @property
+    def charged(self) -> Amounts:
+        """What is charged to the node: everything, or what is added to the charge it holds."""
+        return self.amounts if self.held is None else (self.amounts - self.held).floored()
+
+    @property
+    def unjudged(self) -> int:
+        """Up to which amount a dimension is not judged: what does not grow a charge that is there always fits."""
+        return -1 if self.held is None else 0
+
+    @property
+    def schedulings(self) -> tuple[str, str]:
+        """The scheduling states that admit it: a cordoned node may still grow what it holds."""
+        return "enabled", "enabled" if self.held is None else "cordoned"
 
     @property
     def charges_payer(self) -> bool:
@@ -107,13 +126,13 @@ _USE = """
 """
 
 _GUARDS = """
-    AND state = 'active' AND scheduling = 'enabled' AND counted = 1
+    AND state = 'active' AND (scheduling = :scheduling OR scheduling = :or_scheduling) AND counted = 1
     AND sample_at > {now} - :sample_age_max_us
-    AND (limit_cpus IS NULL OR used_cpus + :cpus <= limit_cpus)
-    AND (limit_memory_mb IS NULL OR used_memory_mb + :memory_mb <= limit_memory_mb)
-    AND (limit_disk_gb IS NULL OR used_disk_gb + :disk_gb <= limit_disk_gb)
-    AND (limit_instances IS NULL OR used_instances + :instances <= limit_instances)
-    AND (:target_load <= 0 OR cpu_load_1 IS NULL OR cpu_schedulable IS NULL
+    AND (:cpus <= :unjudged OR limit_cpus IS NULL OR used_cpus + :cpus <= limit_cpus)
+    AND (:memory_mb <= :unjudged OR limit_memory_mb IS NULL OR used_memory_mb + :memory_mb <= limit_memory_mb)
+    AND (:disk_gb <= :unjudged OR limit_disk_gb IS NULL OR used_disk_gb + :disk_gb <= limit_disk_gb)
+    AND (:instances <= :unjudged OR limit_instances IS NULL OR used_instances + :instances <= limit_instances)
+    AND (:target_load <= 0 OR :cpus <= :unjudged OR cpu_load_1 IS NULL OR cpu_schedulable IS NULL
          OR ROUND(cpu_load_1 + expected_demand - :target_load * cpu_schedulable, 3) <= 0)
 """
 
@@ -140,9 +159,12 @@ CHARGE = Sql("""
     RETURNING payer
 """)
 
+# In its size: what the source was credited must be what the charge holds.
 CHARGE_MOVED = Sql("""
-    UPDATE charges SET node_id = :node_id, placed_at = {now}, settled_at = NULL
+    UPDATE charges SET node_id = :node_id, placed_at = {now}, settled_at = NULL,
+        grown_cpus = 0, grown_memory_mb = 0, grown_disk_gb = 0, grown_at = NULL
     WHERE instance_uuid = :instance_uuid AND role = 'primary' AND node_id = :source AND settled_at IS NULL
+        AND cpus = :cpus AND memory_mb = :memory_mb AND disk_gb = :disk_gb
 """)
 
 CHARGE_STANDS = Sql("""
@@ -188,8 +210,9 @@ def admit(
     that exist. Whatever they raise rolls everything back and is passed on.
 
     Returns:
-        Admitted, AlreadyPlaced (the instance holds its charge: safe to repeat), Refused (with figures read after the
-        rollback) or Busy (the node's row is locked: says nothing about room).
+        Admitted, AlreadyPlaced (the instance holds its charge, in the size asked for: safe to repeat), Refused (with
+        figures read after the rollback; `ineligible` also where a charge to grow is not what it was read to be) or Busy
+        (the node's row is locked: says nothing about room).
 
     Raises:
         DatabaseUnavailable: nothing is known; the caller must not read it as "full".
@@ -204,6 +227,8 @@ def admit(
         return refusal.explain(db, ask, refused.stage, refused.payer)
     except _RowLocked:
         return Busy(ask.node_id)
+    except held.NotAsHeld as differs:
+        return differs.outcome
     except _ChargeStands:
         with db.read() as conn:
             row = CHARGE_STANDS.run(conn, _parameters(ask)).first()
@@ -219,20 +244,27 @@ def _admit(conn: Connection, ask: Ask, key: Writes, new_rows: NewRows, rows: Wri
     # What no node's row guards, the cluster's does not guard either: an unsized node is in no total.
     cluster_guard = CLUSTER_GUARD if ask.enforce and not unguarded else CLUSTER_FORCED
     key(conn)
-    if ask.charges_payer and rows is nothing:
+    if ask.held is not None:
+        payer, over_claim, shrunk = _change_size(conn, ask, params, (rows, new_rows), cluster_guard)
+        change += shrunk
+    elif ask.charges_payer and rows is nothing:
         payer, over_claim = _charge_together(conn, ask, params, new_rows, cluster_guard)
     else:
         named = _insert_charge(conn, params) if ask.source is None else _move_charge(conn, params)
-        rows(conn)
-        batch = Batch(conn)
-        new_rows(batch)
-        batch.send()
+        _write(conn, rows, new_rows)
         payer, over_claim = None, ()
         if ask.charges_payer:
             payer, over_claim = _charge_payer(conn, ask, params, named, cluster_guard)
     _correct_totals(conn, ask, params, change)
     _record_exceptions(conn, ask, over_claim, unguarded=unguarded)
     return Admitted(ask.node_id, payer, over_claim, unguarded=unguarded)
+
+
+def _write(conn: Connection, rows: Writes, new_rows: NewRows) -> None:
+    rows(conn)
+    batch = Batch(conn)
+    new_rows(batch)
+    batch.send()
 
 
 def _record_exceptions(conn: Connection, ask: Ask, over_claim: tuple[DimensionFigure, ...], *, unguarded: bool) -> None:
@@ -257,10 +289,10 @@ def _parameters(ask: Ask) -> dict[str, Any]:
         # An incoming charge has no payer: no namespace of that name holds a claim.
         "payer_of": "" if ask.incoming else ask.namespace,
         "node_id": ask.node_id,
-        "cpus": ask.amounts.cpus,
-        "memory_mb": ask.amounts.memory_mb,
-        "disk_gb": ask.amounts.disk_gb,
-        "instances": ask.amounts.instances,
+        **ask.charged.as_dict(),
+        "unjudged": ask.unjudged,
+        "scheduling": ask.schedulings[0],
+        "or_scheduling": ask.schedulings[1],
         "demand": ask.demand,
         "target_load": ask.target_load,
         "sample_age_max_us": ask.sample_age_max_seconds * 1_000_000,
@@ -365,16 +397,40 @@ def _charge_payer(
     conn: Connection, ask: Ask, params: dict[str, Any], payer: str | None, cluster_guard: Sql
 ) -> tuple[str | None, tuple[DimensionFigure, ...]]:
     """Charge the claim that covers the namespace, or the cluster; the claim's own row has the last word on covering."""
+    given_back: list[tuple[str, int]] | None = None
     if payer is not None:
-        charged = claims.charge(conn, payer, ask.amounts, hard=ask.claim_hard and ask.enforce)
+        hard = ask.claim_hard and ask.enforce
+        charged = claims.charge(conn, payer, ask.charged, hard=hard, unjudged=ask.unjudged)
         if isinstance(charged, claims.Charged):
             return payer, charged.over
         if isinstance(charged, claims.Exceeded):
             raise _GuardRefused(Stage.CLAIM, payer)
+        # An unfolded claim gives back what it paid of a charge that grows, and the cluster pays all of it.
+        given_back = None if ask.held is None else claims.credit(conn, payer, ask.held)
         claims.pay_from_cluster(conn, ask.instance_uuid)
     if cluster_guard.run(conn, params).rowcount == 0 and cluster_guard is CLUSTER_GUARD:
         raise _GuardRefused(Stage.CLUSTER)
+    if given_back is not None and ask.held is not None:
+        # Unguarded: the promise that covered it ended, and leaves `claimed_*` with the fold.
+        release.record_clamps(conn, ask.instance_uuid, given_back)
+        CLUSTER_FORCED.run(conn, params, **ask.held.as_dict())
     return None, ()
+
+
+def _change_size(
+    conn: Connection, ask: Ask, params: dict[str, Any], writes: tuple[Writes, NewRows], cluster_guard: Sql
+) -> tuple[str | None, tuple[DimensionFigure, ...], totals.Change]:
+    """Rewrite the charge that the node holds; its payer is charged what grows and credited what shrinks."""
+    rewritten = held.rewrite(conn, ask)
+    _write(conn, *writes)
+    payer, clamped = rewritten.before.payer, list(rewritten.clamped)
+    over_claim: tuple[DimensionFigure, ...] = ()
+    if ask.charged != Amounts():
+        payer, over_claim = _charge_payer(conn, ask, params, payer, cluster_guard)
+    if rewritten.shrunk != Amounts():
+        clamped += release.credit_payer(conn, replace(rewritten.before, payer=payer, amounts=rewritten.shrunk))
+    release.record_clamps(conn, ask.instance_uuid, clamped)
+    return payer, over_claim, rewritten.change
 
 
 def _correct_totals(conn: Connection, ask: Ask, params: dict[str, Any], change: totals.Change) -> None:
@@ -383,7 +439,7 @@ def _correct_totals(conn: Connection, ask: Ask, params: dict[str, Any], change: 
     An enforced admission charges counted rows only (its guard says so), and is spared the read.
     """
     if not ask.enforce and IS_UNCOUNTED.run(conn, params).first() is not None:
-        change += totals.Change({name: getattr(ask.amounts, name) for name in CLUSTER_DIMENSIONS})
+        change += totals.Change({name: getattr(ask.charged, name) for name in CLUSTER_DIMENSIONS})
     totals.apply(conn, change)
 
 
@@ -391,6 +447,9 @@ def _read_back(db: Database, ask: Ask) -> AdmissionOutcome | None:
     """After a lost answer: does the charge stand? A locking read waits for a transaction that is still ending."""
 
     def stands(conn: Connection) -> AdmissionOutcome | None:
+        if ask.held is not None:
+            found = held.standing(ask, held.read(conn, ask.instance_uuid))
+            return found if isinstance(found, AlreadyPlaced) else None
         row = CHARGE_STANDS.run(conn, _parameters(ask)).first()
         if row is None or (ask.source is not None and int(row.node_id) != ask.node_id):
             return None

@@ -19,8 +19,9 @@ _USE = """
 CHARGE_ADVISORY = Sql(_USE)
 CHARGE_HARD = Sql(
     _USE
-    + """ AND used_cpus + :cpus <= limit_cpus AND used_memory_mb + :memory_mb <= limit_memory_mb
-          AND used_disk_gb + :disk_gb <= limit_disk_gb"""
+    + """ AND (:cpus <= :unjudged OR used_cpus + :cpus <= limit_cpus)
+          AND (:memory_mb <= :unjudged OR used_memory_mb + :memory_mb <= limit_memory_mb)
+          AND (:disk_gb <= :unjudged OR used_disk_gb + :disk_gb <= limit_disk_gb)"""
 )
 COVERS = Sql("""
     SELECT uuid FROM namespace_claims
@@ -64,9 +65,15 @@ class NotCovering:
     """The claim expired or was deleted since the charge read its payer: the cluster pays."""
 
 
-def charge(conn: Connection, uuid: str, amounts: Amounts, *, hard: bool) -> Charged | Exceeded | NotCovering:
-    """Charge `amounts` to the claim under its row lock, and what that adds to the cluster's overage."""
-    binds = {"uuid": uuid, "cpus": amounts.cpus, "memory_mb": amounts.memory_mb, "disk_gb": amounts.disk_gb}
+def charge(
+    conn: Connection, uuid: str, amounts: Amounts, *, hard: bool, unjudged: int = -1
+) -> Charged | Exceeded | NotCovering:
+    """Charge `amounts` to the claim under its row lock, and what that adds to the cluster's overage.
+
+    Under hard enforcement an amount up to `unjudged` is not compared with its limit.
+    """
+    binds: dict[str, str | int] = {"uuid": uuid, "unjudged": unjudged}
+    binds |= {name: getattr(amounts, name) for name in CLUSTER_DIMENSIONS}
     statement = CHARGE_HARD if hard else CHARGE_ADVISORY
     if statement.run(conn, binds).rowcount == 0:
         covers = hard and COVERS.run(conn, uuid=uuid).first() is not None

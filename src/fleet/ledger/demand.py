@@ -20,9 +20,11 @@ CHUNK = 100
 
 # One statement, so that counters and charges are of one moment.
 READ = Sql("""
-    SELECT c.node_id, c.expected_demand, ch.cpus, {now} - ch.placed_at AS age_us
+    SELECT c.node_id, c.expected_demand, ch.cpus, {now} - ch.placed_at AS age_us,
+        ch.grown_cpus, {now} - ch.grown_at AS grown_age_us
     FROM scheduler_node_capacity c
-    LEFT JOIN charges ch ON ch.node_id = c.node_id AND ch.placed_at > {now} - :window_us
+    LEFT JOIN charges ch ON ch.node_id = c.node_id
+        AND (ch.placed_at > {now} - :window_us OR ch.grown_at > {now} - :window_us)
     ORDER BY c.node_id
 """)
 
@@ -37,17 +39,20 @@ def refresh(db: Database, lease: leases.Lease, config: ClusterConfig) -> int:
         node_id = int(row.node_id)
         stored[node_id] = decimal_of(row.expected_demand) or Decimal(0)
         if row.cpus is not None:
-            wanted[node_id] += capacity.expected_demand(
-                int(row.cpus),
-                config.scheduler_demand_per_vcpu,
-                Decimal(int(row.age_us)) / 1_000_000,
-                config.scheduler_demand_decay_seconds,
-            )
+            grown = int(row.grown_cpus)
+            wanted[node_id] += _left(int(row.cpus) - grown, int(row.age_us), config)
+            wanted[node_id] += _left(grown, int(row.grown_age_us or 0), config)
     changes = [(node_id, wanted[node_id] - old) for node_id, old in stored.items() if wanted[node_id] != old]
     for start in range(0, len(changes), CHUNK):
         chunk = changes[start : start + CHUNK]
         db.unit(lambda conn, chunk=chunk: _apply(conn, lease, chunk))  # type: ignore[misc]
     return len(changes)
+
+
+def _left(cpus: int, age_us: int, config: ClusterConfig) -> Decimal:
+    """Return what is left of the load that vCPUs were expected to bring `age_us` ago."""
+    per_vcpu, window = config.scheduler_demand_per_vcpu, config.scheduler_demand_decay_seconds
+    return capacity.expected_demand(cpus, per_vcpu, Decimal(age_us) / 1_000_000, window)
 
 
 def _apply(conn: Connection, lease: leases.Lease, changes: Sequence[tuple[int, Decimal]]) -> None:

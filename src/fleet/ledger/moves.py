@@ -15,10 +15,11 @@ from sqlalchemy import Connection
 from fleet.ledger import admission, events, release, totals
 from fleet.ledger.admission import Ask, Writes, nothing
 from fleet.ledger.database import Database, Sql
+from fleet.ledger.held import CHARGE_CHANGED
 from fleet.model.admission import AdmissionOutcome, Charge, Refused, Stage
 
 LOCK_NODE = Sql("SELECT * FROM scheduler_node_capacity WHERE node_id = :node_id {for_update}")
-PRIMARY = Sql("SELECT id FROM charges WHERE instance_uuid = :instance_uuid AND role = 'primary' {for_update}")
+PRIMARY = Sql("SELECT * FROM charges WHERE instance_uuid = :instance_uuid AND role = 'primary' {for_update}")
 ARRIVE = Sql("""
     UPDATE charges SET role = 'primary', payer = :payer, settled_at = {now}
     WHERE id = :charge_id AND role = 'incoming' AND node_id = :node_id
@@ -28,27 +29,31 @@ ARRIVE = Sql("""
 NOTHING_TO_MOVE = "nothing_to_move"
 
 
-class _NothingToMove(Exception):
-    """The instance holds no charge: it was released while the move was decided."""
+class _NotAsDecided(Exception):
+    """The instance's charge was released or grew while the move was decided; says which."""
 
 
 def begin(db: Database, ask: Ask, *, rows: Writes = nothing) -> AdmissionOutcome:
     """Hold the destination of a move: the same guard as every other growth in use.
 
     An instance that holds no charge is refused with `ineligible` "nothing_to_move": nobody would ever give the
-    destination back.
+    destination back. One whose charge has another size by now is refused with "charge_changed": the destination would
+    be all that is left of it.
     """
 
     def held(conn: Connection) -> None:
         # A release that is under way has deleted the charge (then it is waited for), or finds this one after us.
-        if PRIMARY.run(conn, instance_uuid=ask.instance_uuid).first() is None:
-            raise _NothingToMove
+        primary = PRIMARY.run(conn, instance_uuid=ask.instance_uuid).mappings().first()
+        if primary is None:
+            raise _NotAsDecided(NOTHING_TO_MOVE)
+        if release.charge_of(primary).amounts != ask.amounts:
+            raise _NotAsDecided(CHARGE_CHANGED)
         rows(conn)
 
     try:
         return admission.admit(db, replace(ask, incoming=True), rows=held)
-    except _NothingToMove:
-        return Refused(ask.node_id, Stage.NODE, ineligible=NOTHING_TO_MOVE)
+    except _NotAsDecided as reason:
+        return Refused(ask.node_id, Stage.NODE, ineligible=str(reason))
 
 
 def settle(db: Database, instance_uuid: str, *, rows: Callable[[Connection], None] = nothing) -> bool:

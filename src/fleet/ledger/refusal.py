@@ -5,9 +5,11 @@ They can differ from what the guard saw, and may even show room: the answer stay
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, RowMapping
 
 from fleet.ledger.database import Database, Sql, decimal_of
 from fleet.model.admission import Refused, Stage
@@ -50,8 +52,7 @@ def explain(db: Database, ask: Ask, stage: Stage, payer: str | None) -> Refused:
             return _node(conn, ask)
         if stage is Stage.CLAIM:
             row = CLAIM.run(conn, uuid=payer).mappings().first()
-            figures = _figures(row, ask, "limit_", "used_") if row else ()
-            return Refused(ask.node_id, stage, figures)
+            return Refused(ask.node_id, stage, _figures(row, ask, CLUSTER_DIMENSIONS) if row is not None else ())
         return Refused(ask.node_id, stage, _cluster(CLUSTER.run(conn).mappings().first(), ask))
 
 
@@ -59,12 +60,7 @@ def _node(conn: Connection, ask: Ask) -> Refused:
     row = NODE.run(conn, node_id=ask.node_id).mappings().first()
     if row is None:
         return Refused(ask.node_id, Stage.NODE, ineligible="no_capacity_row")
-    figures = [
-        DimensionFigure.of(
-            name, limit=row[f"limit_{name}"], used=row[f"used_{name}"], requested=getattr(ask.amounts, name)
-        )
-        for name in DIMENSIONS
-    ]
+    figures = list(_figures(row, ask, DIMENSIONS))
     demand = _demand(row, ask)
     if demand is not None:
         figures.append(demand)
@@ -72,7 +68,7 @@ def _node(conn: Connection, ask: Ask) -> Refused:
     ineligible = ""
     if row["state"] != "active":
         ineligible = "state"
-    elif row["scheduling"] != "enabled":
+    elif row["scheduling"] not in ask.schedulings:
         ineligible = "scheduling"
     elif age >= ask.sample_age_max_seconds:
         ineligible = "sample_age"
@@ -96,19 +92,21 @@ def _demand(row: Any, ask: Ask) -> DimensionFigure | None:
         return None
     used = load + (decimal_of(row["expected_demand"]) or 0)
     limit = ask.target_load * schedulable
-    over = max(0, used - limit)
+    over = max(0, used - limit) if ask.charged.cpus > ask.unjudged else 0
     return DimensionFigure(
         "demand", float(limit), float(used), float(ask.demand), exceeded=over > 0, shortfall=float(over)
     )
 
 
-def _figures(row: Any, ask: Ask, limit: str, used: str) -> tuple[DimensionFigure, ...]:
-    return tuple(
-        DimensionFigure.of(
-            name, limit=row[f"{limit}{name}"], used=row[f"{used}{name}"], requested=getattr(ask.amounts, name)
-        )
-        for name in CLUSTER_DIMENSIONS
-    )
+def _figures(row: RowMapping, ask: Ask, dimensions: Sequence[str]) -> tuple[DimensionFigure, ...]:
+    return tuple(_figure(ask, name, row[f"limit_{name}"], row[f"used_{name}"]) for name in dimensions)
+
+
+def _figure(ask: Ask, name: str, limit: int | None, used: int) -> DimensionFigure:
+    """Judge one dimension as the guard does: where a charge that is there does not grow, nothing is exceeded."""
+    requested = getattr(ask.charged, name)
+    figure = DimensionFigure.of(name, limit=limit, used=used, requested=requested)
+    return figure if requested > ask.unjudged else replace(figure, exceeded=False, shortfall=0)
 
 
 def _cluster(row: Any, ask: Ask) -> tuple[DimensionFigure, ...]:
@@ -117,11 +115,11 @@ def _cluster(row: Any, ask: Ask) -> tuple[DimensionFigure, ...]:
         # A guard that has no row to match is a broken database, not a full cluster.
         raise BrokenPromise("the row of cluster_capacity is missing; `fleet ctl migrate-db` makes it")
     return tuple(
-        DimensionFigure.of(
+        _figure(
+            ask,
             name,
-            limit=None if row[f"unlimited_{name}"] else row[f"total_{name}"] - row[f"claimed_{name}"],
-            used=row[f"unclaimed_used_{name}"] + row[f"overage_{name}"],
-            requested=getattr(ask.amounts, name),
+            None if row[f"unlimited_{name}"] else row[f"total_{name}"] - row[f"claimed_{name}"],
+            row[f"unclaimed_used_{name}"] + row[f"overage_{name}"],
         )
         for name in CLUSTER_DIMENSIONS
     )

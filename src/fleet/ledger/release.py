@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, RowMapping
 
-from fleet.ledger import claims, events, totals
+from fleet.ledger import claims, events, pending, totals
 from fleet.ledger.database import Database, Sql
-from fleet.ledger.pending import is_pending
 from fleet.model.admission import Charge
 from fleet.model.resources import CLUSTER_DIMENSIONS, DIMENSIONS, Amounts
 
@@ -105,7 +104,7 @@ def release_in(
         rows(conn)
     # Claims before the cluster, whatever pays: that is the lock order.
     for charge in sorted(gone, key=lambda item: (item.payer is None, item.payer)):
-        clamped += _credit_payer(conn, charge)
+        clamped += credit_payer(conn, charge)
     totals.apply(conn, change)
     record_clamps(conn, instance_uuid, clamped)
     return Released(tuple(gone), tuple(clamped)) if gone else NothingToRelease()
@@ -140,6 +139,8 @@ def charge_of(row: RowMapping) -> Charge:
         amounts=Amounts(row["cpus"], row["memory_mb"], row["disk_gb"], row["instances"]),
         placed_at_us=row["placed_at"],
         settled_at_us=row["settled_at"],
+        grown=Amounts(row["grown_cpus"], row["grown_memory_mb"], row["grown_disk_gb"]),
+        grown_at_us=row["grown_at"],
     )
 
 
@@ -160,24 +161,37 @@ def credit_node(conn: Connection, charge: Charge, clamped: list[tuple[str, int]]
     before = _lock_node(conn, charge.node_id)
     if before is None:
         return totals.Change()
-    counts = is_pending(charge, before["sample_at"])
+    return credit(conn, before, charge.amounts, pending.amounts(charge, before["sample_at"]), clamped)
+
+
+def credit(
+    conn: Connection,
+    before: RowMapping,
+    amounts: Amounts,
+    was_pending: tuple[int, int],
+    clamped: list[tuple[str, int]] | None = None,
+) -> totals.Change:
+    """Credit amounts to a node's row, as it stands under the caller's lock; `was_pending`: memory and disk of them."""
     CREDIT_NODE.run(
         conn,
-        charge.amounts.as_dict(),
-        node_id=charge.node_id,
-        pending_memory_mb=charge.amounts.memory_mb if counts else 0,
-        pending_disk_gb=charge.amounts.disk_gb if counts else 0,
+        amounts.as_dict(),
+        node_id=before["node_id"],
+        pending_memory_mb=was_pending[0],
+        pending_disk_gb=was_pending[1],
     )
-    short = [(name, getattr(charge.amounts, name) - before[f"used_{name}"]) for name in DIMENSIONS]
+    short = [(name, getattr(amounts, name) - before[f"used_{name}"]) for name in DIMENSIONS]
     if clamped is not None:
-        clamped += [(f"node {charge.node_id} used_{name}", missing) for name, missing in short if missing > 0]
+        clamped += [(f"node {before['node_id']} used_{name}", missing) for name, missing in short if missing > 0]
     if before["counted"]:
         return totals.Change()
-    return totals.difference(before, _lock_node(conn, charge.node_id))
+    return totals.difference(before, _lock_node(conn, before["node_id"]))
 
 
-def _credit_payer(conn: Connection, charge: Charge) -> list[tuple[str, int]]:
-    """Credit the recorded payer if it is unfolded, else the cluster; once. An incoming charge has no payer."""
+def credit_payer(conn: Connection, charge: Charge) -> list[tuple[str, int]]:
+    """Credit the recorded payer if it is unfolded, else the cluster; once. An incoming charge has no payer.
+
+    Returns the counters that held less, with what was missing.
+    """
     if charge.role != "primary":
         return []
     from_claim = None if charge.payer is None else claims.credit(conn, charge.payer, charge.amounts)

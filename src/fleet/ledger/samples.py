@@ -51,10 +51,10 @@ UPDATE_ROW = Sql("""
     WHERE node_id = :node_id
 """)
 # Pending is a sum over the node's charges that the new sample cannot include; exact under the row's lock.
-_PENDING_SUM = f"(SELECT COALESCE(SUM({{0}}), 0) FROM charges ch WHERE ch.node_id = c.node_id AND {pending.OF_CHARGE})"
+_PENDING_SUM = "(SELECT COALESCE(SUM({0}), 0) FROM charges ch WHERE ch.node_id = c.node_id)"
 SET_PENDING = Sql(f"""
-    UPDATE scheduler_node_capacity AS c SET pending_memory_mb = {_PENDING_SUM.format("memory_mb")},
-        pending_disk_gb = {_PENDING_SUM.format("disk_gb")}
+    UPDATE scheduler_node_capacity AS c SET pending_memory_mb = {_PENDING_SUM.format(pending.amount_of("memory_mb"))},
+        pending_disk_gb = {_PENDING_SUM.format(pending.amount_of("disk_gb"))}
     WHERE node_id = :node_id
 """)
 UPSERT_METRICS = Sql(

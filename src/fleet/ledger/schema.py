@@ -221,6 +221,9 @@ charges = Table(
     Column("placed_at", Moment, nullable=False),
     # NULL: a draft. Else when the node proved the domain, so a sample older than this cannot include it.
     Column("settled_at", Moment, nullable=True),
+    # What the charge grew by where it is, and when it last did: a sample older than that cannot include it.
+    *_amounts("grown_", instances=False),
+    Column("grown_at", Moment, nullable=True),
     UniqueConstraint("instance_uuid", "role"),
     Index(None, "node_id", "placed_at"),
     Index(None, "payer"),

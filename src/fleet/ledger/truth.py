@@ -40,8 +40,8 @@ _NODES = f"""
         COALESCE(SUM(ch.memory_mb), 0) AS true_used_memory_mb,
         COALESCE(SUM(ch.disk_gb), 0) AS true_used_disk_gb,
         COALESCE(SUM(ch.instances), 0) AS true_used_instances,
-        COALESCE(SUM(CASE WHEN {pending.OF_CHARGE} THEN ch.memory_mb ELSE 0 END), 0) AS true_pending_memory_mb,
-        COALESCE(SUM(CASE WHEN {pending.OF_CHARGE} THEN ch.disk_gb ELSE 0 END), 0) AS true_pending_disk_gb
+        COALESCE(SUM({pending.amount_of("memory_mb")}), 0) AS true_pending_memory_mb,
+        COALESCE(SUM({pending.amount_of("disk_gb")}), 0) AS true_pending_disk_gb
     FROM scheduler_node_capacity c LEFT JOIN charges ch ON ch.node_id = c.node_id
 """
 NODES = Sql(_NODES + " GROUP BY c.node_id ORDER BY c.node_id")

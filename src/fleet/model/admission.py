@@ -7,6 +7,8 @@ from enum import StrEnum
 
 from fleet.model.resources import Amounts, DimensionFigure
 
+NOTHING = Amounts()
+
 
 class Stage(StrEnum):
     """The guard that said no, in the order in which the guards stand."""
@@ -71,7 +73,8 @@ class Charge:
     """The ledger row of one instance on one node. Times are database microseconds, UTC.
 
     `settled_at_us` None: a draft, the node has not proved the domain's presence. `payer` None: the cluster pays, or the
-    charge is an incoming one, which nobody pays until it settles.
+    charge is an incoming one, which nobody pays until it settles. `grown` is what it grew by where it is, up to
+    `grown_at_us`; samples from before that cannot include it.
     """
 
     charge_id: int
@@ -83,3 +86,5 @@ class Charge:
     amounts: Amounts
     placed_at_us: int
     settled_at_us: int | None
+    grown: Amounts = NOTHING
+    grown_at_us: int | None = None

@@ -1,14 +1,14 @@
 """The first schema, and the cluster's singleton row.
 
-The tables are made from the metadata of the first release, frozen by `first_schema`: a later revision changes them
-with statements of its own.
+The tables are made from metadata frozen in `migrations/first_schema.py`: a later revision changes them with statements
+of its own.
 """
 
 from __future__ import annotations
 
 from alembic import op
 
-from fleet.ledger.schema import metadata
+from fleet.ledger.migrations.first_schema import metadata
 
 revision = "r0001"
 down_revision = None
