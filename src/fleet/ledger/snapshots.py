@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import RowMapping
 
 from fleet.ledger.database import Database, Sql, decimal_of
+from fleet.model.gpu_inventory import GpuInventory
 from fleet.model.node import CapacityRow, NodeRecord
 from fleet.model.resources import Amounts, Limits
 
@@ -31,7 +32,7 @@ COUNTERS = """
 # One row at least, so that the database's time always comes along. A row is one JSON value: this runs before nearly
 # every decision, and a driver in Python spends more on describing eighteen columns than on all else.
 CHANGED = Sql(f"""
-    SELECT t.now_us, c.updated_at, JSON_ARRAY({COUNTERS}) AS counters FROM (SELECT {{now}} AS now_us) t
+    SELECT t.now_us, c.updated_at, JSON_ARRAY({COUNTERS}, 0) AS counters FROM (SELECT {{now}} AS now_us) t
     LEFT JOIN scheduler_node_capacity c ON c.updated_at > :cursor
 """)
 RECORDS = (
@@ -128,7 +129,7 @@ def record_of(row: RowMapping) -> NodeRecord:
         metrics=_json(row["metrics"]),
         capacity=_capacity(row) if sized else None,
         counted=bool(row["counted"]),
-        gpu={"gpu_kind": row["gpu_kind"]} if row["gpu_kind"] else {},
+        gpu=GpuInventory(kind=row["gpu_kind"]),
     )
 
 

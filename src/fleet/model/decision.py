@@ -86,6 +86,14 @@ class Evidence(Protocol):
         """Return the figures that a ranked node's place was computed from."""
         ...
 
+    def warnings(self) -> tuple[str, ...]:
+        """Return sentences that whoever asks should know, whatever the answer."""
+        ...
+
+    def overridden(self) -> tuple[str, ...]:
+        """Return the stages that had a wish and were not followed."""
+        ...
+
     def summary(self, decision: Decision) -> str:
         """Return the decision in one sentence."""
         ...
@@ -146,6 +154,16 @@ class Decision:
         return self.evidence.counts()
 
     @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences that whoever asks should know, whatever the answer."""
+        return self.evidence.warnings()
+
+    @cached_property
+    def overridden(self) -> tuple[str, ...]:
+        """The stages that had a wish and were not followed, such as rules that nobody with room satisfies."""
+        return self.evidence.overridden()
+
+    @cached_property
     def summary(self) -> str:
         """The decision in one sentence."""
         return self.evidence.summary(self)
@@ -178,4 +196,6 @@ class Decision:
         }
         if self.remedy:
             out["remedy"] = self.remedy
+        if self.warnings:
+            out["warnings"] = list(self.warnings)
         return out

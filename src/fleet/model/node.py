@@ -8,6 +8,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
+from fleet.model.gpu_inventory import NO_GPUS, GpuInventory
 from fleet.model.resources import Amounts, Limits
 
 
@@ -51,6 +52,7 @@ class CapacityRow:
     expected_demand: Decimal = Decimal(0)
     pending_memory_mb: int = 0
     pending_disk_gb: int = 0
+    sleepy_memory_mb: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,4 +78,4 @@ class NodeRecord:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     capacity: CapacityRow | None = None
     counted: bool = True
-    gpu: Mapping[str, Any] = field(default_factory=dict)
+    gpu: GpuInventory = NO_GPUS

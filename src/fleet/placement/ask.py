@@ -6,17 +6,22 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
+from fleet.model.affinity import AffinitySpec
 from fleet.model.errors import InvalidRequest, NotSupported
+from fleet.model.gpu_inventory import GpuAsk
 from fleet.model.request import InstanceRequest, PlacementRequest, Reason
 from fleet.model.resources import Amounts
+from fleet.model.rules import Node
 from fleet.placement.columns import Ints, Mask
 from fleet.placement.frame import Frame
+
+T = TypeVar("T")
 
 MOVES: Final = frozenset({Reason.MIGRATE, Reason.EVACUATE})
 
@@ -41,7 +46,8 @@ class Ask:
     """A request against one frame.
 
     `growth` maps the index of each node that holds a charge of the instance to what would be added there. `source` is
-    the index of the node that a move leaves, `resize_home` the one a resize starts from; -1: none.
+    the index of the node that a move leaves, `resize_home` the one a resize starts from, `pin` the one that the request
+    names; -1: none. `memo` keeps what one stage computed for this question and asks again when it explains itself.
     """
 
     request: PlacementRequest
@@ -51,6 +57,45 @@ class Ask:
     resize_home: int = -1
     destinations: Mask | None = None
     unknown_destinations: tuple[str, ...] = ()
+    pin: int = -1
+    memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether the request names its node, known or not."""
+        return self.request.placement.node is not None
+
+    @property
+    def gpus(self) -> GpuAsk:
+        """The GPUs asked for; a kind without a count asks for nothing."""
+        return GpuAsk(self.request.gpus, self.request.gpu_kind, self.request.gpu_profile)
+
+    @property
+    def is_sleepy(self) -> bool:
+        """Whether the instance sleeps when it is idle."""
+        return self.request.sleep_after_idle_seconds > 0
+
+    @property
+    def namespace(self) -> str:
+        """Whose instances the rules see; never another's."""
+        return self.request.namespace or ""
+
+    @property
+    def rules(self) -> tuple[Node, ...]:
+        """The tree of affinity rules; empty: none."""
+        return self.request.rules
+
+    @property
+    def affinity(self) -> AffinitySpec | None:
+        """The tag affinity; None: none."""
+        return self.request.affinity_spec
+
+    def once(self, name: str, compute: Callable[[], T]) -> T:
+        """Return what `compute` returns; it is called once a question."""
+        if name not in self.memo:
+            self.memo[name] = compute()
+        found: T = self.memo[name]
+        return found
 
     @classmethod
     def of(cls, request: PlacementRequest, frame: Frame) -> Ask:
@@ -73,6 +118,7 @@ class Ask:
             resize_home=home if resize else -1,
             destinations=allowed,
             unknown_destinations=strangers,
+            pin=-1 if request.placement.node is None else frame.roster.index.get(request.placement.node, -1),
         )
 
     def added(self, dimension: str, at: int) -> int:

@@ -48,6 +48,7 @@ LEDGER: Final = (
     "sample_at_us",
     "counted",
     "row_present",
+    "sleepy_memory_mb",
 )
 LIMIT_NAMES: Final = LEDGER[0:4]
 USED_NAMES: Final = LEDGER[4:8]
@@ -102,7 +103,8 @@ CORDONED: Final = _SCHEDULING_CODES["cordoned"]
 DRAINING: Final = _SCHEDULING_CODES["draining"]
 
 CounterRow: TypeAlias = Sequence[Any]
-"""`(node_id, limit_cpus, …, counted)`: the node's id and the columns of `LEDGER`, but the last, from the database."""
+"""`(node_id, limit_cpus, …, counted, sleepy_memory_mb)`: the node's id and the columns of `LEDGER` from the database,
+all but `row_present`."""
 
 
 def state_code(name: str) -> int:
@@ -173,6 +175,7 @@ def counter_row(row: CounterRow) -> list[int]:
         UNKNOWN if row[16] is None else row[16],
         1 if row[17] else 0,
         1,
+        row[18] or 0,
     ]
 
 
@@ -204,6 +207,7 @@ def ledger_row(record: NodeRecord) -> list[int]:
     row[LEDGER_AT["sample_at_us"]] = UNKNOWN if record.sample_at_us is None else record.sample_at_us
     row[LEDGER_AT["counted"]] = int(record.counted)
     row[LEDGER_AT["row_present"]] = int(capacity is not None)
+    row[LEDGER_AT["sleepy_memory_mb"]] = 0 if capacity is None else capacity.sleepy_memory_mb
     return row
 
 

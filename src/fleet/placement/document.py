@@ -42,6 +42,7 @@ from fleet.placement.columns import (
     state_code,
 )
 from fleet.placement.frame import Frame, Sample, Traits, ratios_of
+from fleet.placement.gpus import GPU_FIELDS, GpuInventory, inventory_form, read_inventory
 from fleet.placement.instances import EMPTY_TALLY, InstanceRecord, Tally, tally
 from fleet.placement.reader import Reader
 
@@ -50,15 +51,6 @@ AGE_SECONDS_MAX: Final = 10**9
 
 TOP_FIELDS: Final = ("taken_at", "config", "nodes", "instances")
 TRAIT_FIELDS: Final = ("labels", "region", "arch", "backend", "sleepy_pool")
-GPU_FIELDS: Final = (
-    "gpu_count",
-    "gpu_count_used",
-    "mig_profiles",
-    "mig_profiles_used",
-    "gpus",
-    "mig_instances",
-    "gpu_kind",
-)
 NODE_FIELDS: Final = (
     *(
         "name",
@@ -75,7 +67,7 @@ NODE_FIELDS: Final = (
     *GPU_FIELDS,
 )
 METRIC_FIELDS: Final = ("cpu_load_1", "cpu_schedulable", *SAMPLE[:-3])
-CAPACITY_FIELDS: Final = LEDGER[:11]
+CAPACITY_FIELDS: Final = (*LEDGER[:11], "sleepy_memory_mb")
 INSTANCE_FIELDS: Final = (
     *("uuid", "namespace", "node", "incoming_node", "tags", "cpus", "memory_mb", "disk_gb"),
     *("incoming_cpus", "incoming_memory_mb", "incoming_disk_gb", "grown_memory_mb", "grown_disk_gb"),
@@ -90,6 +82,7 @@ class Document:
     names: list[str]
     node_ids: list[int]
     traits: list[Traits]
+    gpus: list[GpuInventory]
     ledger: list[list[int]]
     sample: list[list[int]]
     config: ClusterConfig
@@ -132,19 +125,20 @@ def read_document(value: object) -> Document:
         for at, (name, node) in enumerate(zip(names, parsed, strict=True))
     }
     around = _Surroundings(config, now_us, tally(instances, config, ages))
-    traits, ledger, sample = [], [], []
+    traits, gpus, ledger, sample = [], [], [], []
     for at, (name, node) in enumerate(zip(names, parsed, strict=True)):
         path = f"nodes[{at}]"
         metrics = _metrics(reader, node.get("metrics"), f"{path}.metrics")
         most = reader.whole(node.get("max_instances"), f"{path}.max_instances", FIGURE_MAX)
         traits.append(_traits(reader, node, path))
+        gpus.append(read_inventory(reader, {name: node[name] for name in GPU_FIELDS if name in node}, path))
         sample.append(sample_row(metrics, most))
         ledger.append(_ledger(reader, node, path, _Node(name, metrics, sample[-1], most, ages[name]), around))
     node_ids = [
         reader.whole(node.get("node_id"), f"nodes[{at}].node_id", FIGURE_MAX) or 0 for at, node in enumerate(parsed)
     ]
     reader.finish()
-    return Document(names, node_ids, traits, ledger, sample, config, now_us, instances)
+    return Document(names, node_ids, traits, gpus, ledger, sample, config, now_us, instances)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,22 +196,12 @@ def _metrics(reader: Reader, value: object, path: str) -> dict[str, Any]:
 
 
 def _traits(reader: Reader, node: Mapping[str, Any], path: str) -> Traits:
-    gpu = {name: node[name] for name in GPU_FIELDS if name in node}
-    for name in ("gpus", "mig_instances"):
-        for at, item in enumerate(reader.items(gpu.get(name, []), f"{path}.{name}")):
-            reader.mapping(item, f"{path}.{name}[{at}]")
-    for name in ("mig_profiles", "mig_profiles_used"):
-        reader.mapping(gpu.get(name, {}), f"{path}.{name}")
-    for name in ("gpu_count", "gpu_count_used"):
-        reader.whole(gpu.get(name), f"{path}.{name}", FIGURE_MAX)
-    reader.text(gpu.get("gpu_kind"), f"{path}.gpu_kind")
     return Traits(
         labels=reader.texts(node.get("labels"), f"{path}.labels"),
         region=reader.text(node.get("region"), f"{path}.region"),
         arch=reader.text(node.get("arch"), f"{path}.arch"),
         backend=reader.text(node.get("backend"), f"{path}.backend"),
         sleepy_pool=bool(reader.flag(node.get("sleepy_pool"), f"{path}.sleepy_pool")),
-        gpu=gpu,
     )
 
 
@@ -233,10 +217,14 @@ def _ledger(reader: Reader, node: Mapping[str, Any], path: str, known: _Node, ar
     row[LEDGER_AT["counted"]] = int(reader.flag(node.get("counted"), f"{path}.counted") is not False)
     held = around.tallies.get(known.name, EMPTY_TALLY)
     row[8:11] = [0, held.pending_memory_mb, held.pending_disk_gb]
+    row[LEDGER_AT["sleepy_memory_mb"]] = held.sleepy_memory_mb
     if "capacity" not in node:
         row[:11] = _computed(known, held, around.config)
     elif node["capacity"] is not None:
         row[:11] = _stated(reader, node["capacity"], f"{path}.capacity", known, held)
+        stated = reader.mapping(node["capacity"], f"{path}.capacity").get("sleepy_memory_mb")
+        sleepy = reader.whole(stated, f"{path}.capacity.sleepy_memory_mb", FIGURE_MAX)
+        row[LEDGER_AT["sleepy_memory_mb"]] = held.sleepy_memory_mb if sleepy is None else sleepy
     row[LEDGER_AT["row_present"]] = int("capacity" not in node or node["capacity"] is not None)
     return row
 
@@ -361,7 +349,7 @@ def _node_form(frame: Frame, at: int) -> dict[str, Any]:
         "metrics": {name: value for name, value in metrics.items() if value is not None},
         "capacity": _capacity_form(row) if row["row_present"] else None,
         "max_instances": shown(sample["max_instances"]),
-        **traits.gpu,
+        **inventory_form(frame.gpus.inventory(at)),
     }
     if frame.roster.node_ids[at]:
         out["node_id"] = frame.roster.node_ids[at]

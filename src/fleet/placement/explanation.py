@@ -25,20 +25,18 @@ def drop_counts(decision: Decision) -> str:
 
 
 def summary(decision: Decision, ask: Ask, frame: Frame, note: str) -> str:
-    """Return the decision in one sentence; `note` is the strategy's word about the first node."""
-    total = decision.node_count
-    if decision.code == "node_not_found":
-        return f"no node is called {', '.join(ask.unknown_destinations)}; {total} nodes are registered"
-    if decision.code == "no_nodes":
-        return "0 of 0 nodes fit: no node is registered"
-    if decision.refused:
-        largest = largest_limits(ask, frame) if decision.stage is not None and exceeds_every_limit(ask, frame) else ""
-        sentence = f"0 of {total} nodes fit: {drop_counts(decision)}"
-        return f"{sentence}; {largest}" if largest and decision.code == "out_of_capacity" else sentence
-    fit = len(decision.ranked_indices)
+    """Return a ranking in one sentence; `note` is the strategy's word about the first node."""
+    total, fit = decision.node_count, len(decision.ranked_indices)
     first = int(decision.ranked_indices[0])
     sentence = f"{frame.roster.names[first]} is first of {fit} of {total} nodes: {decision.strategy}, {note}"
     return f"{sentence}; dropped: {drop_counts(decision)}" if decision.counts else sentence
+
+
+def refusal_summary(decision: Decision, sentence: str, told: str) -> str:
+    """Return a refusal in one sentence: what is particular to it, how many nodes fell where, and what follows."""
+    counted = drop_counts(decision)
+    counts = f"0 of {decision.node_count} nodes fit: {counted}" if counted else ""
+    return "; ".join(part for part in (sentence, counts, told) if part)
 
 
 def known_limits(frame: Frame) -> tuple[Ints, Mask]:
@@ -47,18 +45,20 @@ def known_limits(frame: Frame) -> tuple[Ints, Mask]:
     return frame.limits, known
 
 
-def exceeds_every_limit(ask: Ask, frame: Frame) -> bool:
-    """Return whether no node's limits hold the request even when the node is empty: waiting cannot help."""
+def exceeds_every_limit(ask: Ask, frame: Frame, among: Mask) -> bool:
+    """Return whether no limits of the nodes `among` hold the request even when the node is empty."""
     limits, known = known_limits(frame)
+    known = known & among
     if not known.any():
         return False
     wanted = np.array([[getattr(ask.amounts, dimension)] for dimension in DIMENSIONS], dtype=np.int64)
     return bool((limits[:, known] < wanted).any(axis=0).all())
 
 
-def largest_limits(ask: Ask, frame: Frame) -> str:
-    """Return the dimensions in which the request exceeds every node's limit, with the largest limit there is."""
+def largest_limits(ask: Ask, frame: Frame, among: Mask) -> str:
+    """Return the dimensions in which the request exceeds the limits of all nodes `among`, with the largest there is."""
     limits, known = known_limits(frame)
+    known = known & among
     told = []
     for row, dimension in enumerate(DIMENSIONS):
         column = np.where(known, limits[row], -1)
@@ -86,13 +86,16 @@ def shortfalls(ask: Ask, frame: Frame) -> Ints:
     return np.array(rows)
 
 
-def remedy(decision: Decision, ask: Ask, frame: Frame) -> str:
-    """Return the nearest thing that would help: what the best of the refusing nodes lacks, or whom to uncordon."""
+def remedy(decision: Decision, ask: Ask, frame: Frame, among: Mask) -> str:
+    """Return the nearest thing that would help: what the best of the refusing nodes lacks, or whom to uncordon.
+
+    `among` are the nodes that only a lack of room stands against.
+    """
     if not decision.refused or decision.stage is None:
         return ""
     if decision.code == "no_schedulable_nodes":
         return _schedulable_remedy(decision, frame)
-    if exceeds_every_limit(ask, frame):
+    if exceeds_every_limit(ask, frame, among):
         return "ask for less, or register a larger node: waiting cannot help"
     lacking = shortfalls(ask, frame)
     candidates = _refused_on_capacity(decision)

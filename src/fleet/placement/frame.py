@@ -8,11 +8,12 @@ other threads may decide on one frame while the snapshot moves on. Columns have 
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
-from typing import Any
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,7 @@ from fleet.model.capacity import (
     to_milli,
 )
 from fleet.model.cluster_config import ClusterConfig
+from fleet.model.gpu_inventory import NO_GPUS
 from fleet.model.node import NodeRecord
 from fleet.placement.columns import (
     LEDGER_AT,
@@ -41,7 +43,8 @@ from fleet.placement.columns import (
     shown,
 )
 from fleet.placement.draws import name_hash
-from fleet.placement.instances import InstanceRecord
+from fleet.placement.gpus import GpuTable
+from fleet.placement.neighbours import InstanceIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +56,54 @@ class Traits:
     arch: str = ""
     backend: str = ""
     sleepy_pool: bool = False
-    gpu: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, record: NodeRecord) -> Traits:
         """Return the traits of a node record."""
-        return cls(record.labels, record.region, record.arch, record.backend, record.sleepy_pool, record.gpu)
+        return cls(record.labels, record.region, record.arch, record.backend, record.sleepy_pool)
 
 
 NO_TRAITS = Traits()
+
+
+NO_VALUE: Final = -1
+
+
+class Coded:
+    """A declared word of every node as a small number, so that thousands are compared at once."""
+
+    def __init__(self, codes: NDArray[np.int32], values: Mapping[str, int]) -> None:
+        """Keep each node's code, and the code of each value."""
+        self.codes = codes
+        self.values = values
+
+    @classmethod
+    def of(cls, words: Sequence[str | None]) -> Coded:
+        """Return the codes of words; None has none."""
+        values: dict[str, int] = {}
+        codes = [NO_VALUE if word is None else values.setdefault(word, len(values)) for word in words]
+        return cls(np.array(codes, dtype=np.int32), values)
+
+    def equal(self, word: str) -> Mask:
+        """Return which nodes have exactly this word."""
+        code = self.values.get(word)
+        if code is None:
+            return np.zeros(len(self.codes), dtype=np.bool_)
+        found: Mask = self.codes == code
+        return found
+
+    def has_value(self) -> Mask:
+        """Return which nodes have any."""
+        found: Mask = self.codes != NO_VALUE
+        return found
+
+    def groups_of(self, nodes: NDArray[np.intp]) -> Mask:
+        """Return which nodes share their word with one of `nodes`; a node without a word shares it with nobody."""
+        hit = np.zeros(len(self.values) + 1, dtype=np.bool_)
+        hit[self.codes[nodes]] = True
+        hit[NO_VALUE] = False
+        found: Mask = hit[self.codes]
+        return found
 
 
 class Roster:
@@ -75,6 +117,28 @@ class Roster:
         self.index: Mapping[str, int] = {name: at for at, name in enumerate(self.names)}
         self.by_id: Mapping[int, int] = {node_id: at for at, node_id in enumerate(self.node_ids) if node_id}
         self.hashes: NDArray[np.uint64] = np.array([name_hash(name) for name in self.names], dtype=np.uint64)
+        self._coded: dict[str, Coded] = {}
+        self._labelled: dict[str, Coded] = {}
+
+    def coded(self, trait: str) -> Coded:
+        """Return a declared trait of every node (`region`, `arch`, `backend`) as numbers; made once a trait."""
+        found = self._coded.get(trait)
+        if found is None:
+            read = operator.attrgetter(trait)
+            found = self._coded[trait] = Coded.of([str(read(traits)) for traits in self.traits])
+        return found
+
+    def labelled(self, key: str) -> Coded:
+        """Return the value of a label on every node as numbers; NO_VALUE where a node lacks it. Made once a key."""
+        found = self._labelled.get(key)
+        if found is None:
+            found = self._labelled[key] = Coded.of([traits.labels.get(key) for traits in self.traits])
+        return found
+
+    @cached_property
+    def sleepy_pool(self) -> Mask:
+        """Which nodes belong to the sleepy pool."""
+        return np.array([traits.sleepy_pool for traits in self.traits], dtype=np.bool_)
 
     @cached_property
     def name_rank(self) -> Ints:
@@ -148,7 +212,8 @@ class Frame:
         ledger: Ints,
         sample: Sample,
         now_us: int,
-        instances: Mapping[str, InstanceRecord],
+        instances: InstanceIndex,
+        gpus: GpuTable | None = None,
     ) -> None:
         """Keep the parts; columns that combine them are computed once, when first read."""
         ledger.flags.writeable = False
@@ -158,6 +223,7 @@ class Frame:
         self.config = sample.config
         self.now_us = now_us
         self.instances = instances
+        self.gpus = GpuTable.of([NO_GPUS] * len(roster.names)) if gpus is None else gpus
 
     def __len__(self) -> int:
         """Return how many nodes there are."""
@@ -169,10 +235,16 @@ class Frame:
         twin.now_us = now_us
         return twin
 
-    def with_instances(self, instances: Mapping[str, InstanceRecord]) -> Frame:
+    def with_instances(self, instances: InstanceIndex) -> Frame:
         """Return the same fleet with other instances in its index; no column depends on them."""
         twin = copy.copy(self)
         twin.instances = instances
+        return twin
+
+    def with_gpus(self, gpus: GpuTable) -> Frame:
+        """Return the same fleet with other GPUs; no column depends on them."""
+        twin = copy.copy(self)
+        twin.gpus = gpus
         return twin
 
     def counter(self, name: str) -> Ints:

@@ -39,6 +39,13 @@ class InstanceRecord:
     draft: bool = False
     charge_age_seconds: Decimal | None = None
 
+    def nodes(self) -> Iterator[str]:
+        """Yield the nodes on which this instance counts as a neighbour: a moving one counts on both."""
+        if self.node is not None:
+            yield self.node
+        if self.incoming_node is not None and self.incoming_node != self.node:
+            yield self.incoming_node
+
     def held(self) -> Iterator[tuple[str, Amounts]]:
         """Yield each node that holds a charge of this instance, with the amounts held there."""
         if self.node is not None:
@@ -55,6 +62,7 @@ class Tally:
     demand: Decimal = Decimal(0)
     pending_memory_mb: int = 0
     pending_disk_gb: int = 0
+    sleepy_memory_mb: int = 0
 
 
 EMPTY_TALLY = Tally()
@@ -74,6 +82,7 @@ def tally(
                 before.demand + _demand(instance, amounts, config),
                 before.pending_memory_mb + memory,
                 before.pending_disk_gb + disk,
+                before.sleepy_memory_mb + (amounts.memory_mb if instance.sleepy else 0),
             )
     return found
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from fleet.model.decision import Decision, Outcome
 from fleet.model.errors import InvalidRequest
 from fleet.model.request import PlacementRequest
+from fleet.placement import cause
 from fleet.placement.ask import Ask, refuse_unsupported
 from fleet.placement.columns import Mask
 from fleet.placement.draws import SEED_MAX
-from fleet.placement.explanation import exceeds_every_limit
 from fleet.placement.frame import Frame
 from fleet.placement.snapshot import Snapshot
 from fleet.placement.stage import (
@@ -58,15 +58,13 @@ def decide(request: PlacementRequest, snapshot: Snapshot, seed: int, *, explain:
     frame = snapshot.frame
     strategy = _strategy_of(request, frame)
     ask = Ask.of(request, frame)
-    if ask.unknown_destinations or not len(frame):
-        code = "node_not_found" if ask.unknown_destinations else "no_nodes"
-        return _refusal(code, None, Trail(ask, frame, []), strategy, seed)
+    unknown = cause.before_any_stage(ask, frame)
+    if unknown is not None:
+        return _refusal(unknown, Trail(ask, frame, []), strategy, seed)
     walk = walk_stages(all_stages(), ask, frame, explain=explain)
     trail = Trail(ask, frame, walk.steps)
     if walk.emptied is not None:
-        stage = walk.emptied.stage
-        code = stage.refusal if isinstance(stage, Filter) else "out_of_capacity"
-        return _refusal(code, walk.emptied, trail, strategy, seed)
+        return _refusal(cause.of_emptying(walk.emptied, trail), trail, strategy, seed)
     return _ranking(walk.left, trail, strategy, seed)
 
 
@@ -82,9 +80,13 @@ def walk_stages(stages: Sequence[NamedStage], ask: Ask, frame: Frame, *, explain
         sheds = named.stage.sheds_load
         before = walk.left if group is None or not sheds else walk.left & group
         step = _filter(named, named.stage, ask, frame, before)
+        if step is None:
+            continue
         step.judged = everyone if explain else before
         walk.steps.append(step)
         walk.left = step.after if before is walk.left else _kept(step, walk.left)
+        if not np.count_nonzero(walk.left) and walk.emptied is None and named.stage.may_yield(ask, frame):
+            step.overridden, step.after, walk.left = True, before, before
         if walk.emptied is None and not np.count_nonzero(walk.left):
             walk.emptied = named
         if walk.emptied is not None and not explain:
@@ -94,8 +96,11 @@ def walk_stages(stages: Sequence[NamedStage], ask: Ask, frame: Frame, *, explain
     return walk
 
 
-def _filter(named: NamedStage, stage: Filter, ask: Ask, frame: Frame, before: Mask) -> Step:
-    drops = [(reason, mask) for reason, mask in stage.drops(ask, frame) if np.count_nonzero(mask)]
+def _filter(named: NamedStage, stage: Filter, ask: Ask, frame: Frame, before: Mask) -> Step | None:
+    found = stage.drops(ask, frame)
+    if found is None:
+        return None
+    drops = [(reason, mask) for reason, mask in found if np.count_nonzero(mask)]
     if stage.spares_resize_home and ask.resize_home >= 0:
         drops = [(reason, _spared(mask, ask.resize_home)) for reason, mask in drops]
     step = Step(named, before, drops, before, before)
@@ -162,9 +167,9 @@ def _ranking(left: Mask, trail: Trail, strategy: NamedStrategy, seed: int) -> De
     return Decision(Outcome.RANKED, strategy.name, seed, ranked, weights, over, trail)
 
 
-def _refusal(code: str, emptied: NamedStage | None, trail: Trail, strategy: NamedStrategy, seed: int) -> Decision:
+def _refusal(found: cause.Cause, trail: Trail, strategy: NamedStrategy, seed: int) -> Decision:
     nobody: NDArray[np.intp] = np.empty(0, dtype=np.intp)
-    capacity = emptied is not None and isinstance(emptied.stage, Filter) and emptied.stage.capacity
+    trail.cause = found
     return Decision(
         Outcome.REFUSED,
         strategy.name,
@@ -173,9 +178,9 @@ def _refusal(code: str, emptied: NamedStage | None, trail: Trail, strategy: Name
         np.empty(0, dtype=np.float64),
         np.empty(0, dtype=np.bool_),
         trail,
-        code=code,
-        stage=None if emptied is None else emptied.name,
-        transient=capacity and not exceeds_every_limit(trail.ask, trail.frame),
+        code=found.code,
+        stage=found.stage,
+        transient=found.transient,
     )
 
 

@@ -19,9 +19,12 @@ from numpy.typing import NDArray
 
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.decision import Decision
+from fleet.model.gpu_inventory import NO_GPUS
 from fleet.placement.columns import LEDGER, LEDGER_AT, SAMPLE, UNKNOWN, UNLIMITED, Ints
 from fleet.placement.document import instance_form, read_instance
 from fleet.placement.frame import NO_TRAITS, Frame, Roster, Sample, Traits
+from fleet.placement.gpus import GpuTable, inventory_form, inventory_of
+from fleet.placement.neighbours import InstanceIndex
 from fleet.placement.snapshot import Snapshot
 
 BASE: Final = b"fleet-base-1\n"
@@ -106,6 +109,7 @@ def encode_base(snapshot: Snapshot) -> bytes:
         "names": roster.names,
         "traits": [[at, _traits_form(traits)] for at, traits in enumerate(roster.traits) if traits != NO_TRAITS],
         "instances": [instance_form(instance) for instance in frame.instances.values()],
+        "gpus": [[at, inventory_form(one)] for at, one in frame.gpus.inventories().items()],
         "node_ids": writer.column(np.array(roster.node_ids, dtype=np.int64)),
         "ledger": [[name, *writer.column(ledger[at])] for at, name in enumerate(LEDGER)],
         "sample": [[name, *writer.column(frame.sample.matrix[at])] for at, name in enumerate(SAMPLE)],
@@ -139,6 +143,9 @@ def encode_changes(snapshot: Snapshot, since_version: int) -> bytes:
     ):
         if len(rows):
             header[key] = _differences(writer, rows, now, then)
+    gpus = snapshot.gpus_changed_since(since_version)
+    if len(gpus):
+        header["gpus"] = [[int(at), inventory_form(frame.gpus.inventory(int(at)))] for at in gpus]
     if instances:
         forms = {uuid: None if item is None else instance_form(item) for uuid, item in instances.items()}
         header["instances"] = list(forms.items())
@@ -170,7 +177,10 @@ def decode(base: bytes, *changes: bytes) -> Snapshot:
     sample = _matrix(source, header["sample"], SAMPLE)
     ledger[_SAMPLE_AT] = _shift(ledger[_SAMPLE_AT], header["now_us"])
     traits = [NO_TRAITS] * len(header["names"])
+    gpus = {at: inventory_of(form) for at, form in header.get("gpus", [])}
     for at, form in header["traits"]:
+        # Versions before GPUs had a place of their own kept what was declared of them among the traits.
+        gpus.setdefault(at, inventory_of(form.pop("gpu", {})))
         traits[at] = Traits(**form)
     instances = {item["uuid"]: read_instance(item) for item in header["instances"]}
     now_us = header["now_us"]
@@ -180,12 +190,14 @@ def decode(base: bytes, *changes: bytes) -> Snapshot:
         for key, matrix in (("ledger", ledger), ("sample", sample)):
             if key in more.header:
                 _apply(more, more.header[key], matrix, relative=more.header["relative"])
+        gpus |= {at: inventory_of(form) for at, form in more.header.get("gpus", [])}
         for uuid, form in more.header.get("instances", []):
             instances.pop(uuid, None)
             if form is not None:
                 instances[uuid] = read_instance(form)
     roster = Roster(header["names"], node_ids, traits)
-    return Snapshot(Frame(roster, ledger, Sample(sample, config), now_us, instances))
+    table = GpuTable.of([gpus.get(at, NO_GPUS) for at in range(len(roster.names))])
+    return Snapshot(Frame(roster, ledger, Sample(sample, config), now_us, InstanceIndex(instances.values()), table))
 
 
 def _apply(source: _Source, described: Mapping[str, Any], matrix: Ints, *, relative: bool) -> None:
@@ -214,7 +226,6 @@ def _traits_form(traits: Traits) -> dict[str, Any]:
         "arch": traits.arch,
         "backend": traits.backend,
         "sleepy_pool": traits.sleepy_pool,
-        "gpu": dict(traits.gpu),
     }
     return {name: value for name, value in form.items() if value}
 

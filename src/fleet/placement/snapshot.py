@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.model.cluster_config import ClusterConfig
+from fleet.model.gpu_inventory import GpuInventory
 from fleet.model.node import NodeRecord
 from fleet.placement.columns import (
     LEDGER,
@@ -27,7 +28,9 @@ from fleet.placement.columns import (
 )
 from fleet.placement.document import Document, read_document, write_document
 from fleet.placement.frame import Frame, Roster, Sample, Traits
+from fleet.placement.gpus import GpuTable
 from fleet.placement.instances import InstanceRecord
+from fleet.placement.neighbours import InstanceIndex
 
 MARKS_MAX: Final = 4
 """How many stored bases a snapshot remembers, so that what changed since can be stored as small differences."""
@@ -43,6 +46,7 @@ class Snapshot:
         self.layout_version = 1
         self._ledger_versions = np.full(len(frame), 1, dtype=np.int64)
         self._sample_versions = np.full(len(frame), 1, dtype=np.int64)
+        self._gpu_versions = np.full(len(frame), 1, dtype=np.int64)
         self._instance_versions: dict[str, int] = dict.fromkeys(frame.instances, 1)
         self._marks: OrderedDict[int, Frame] = OrderedDict()
 
@@ -64,8 +68,8 @@ class Snapshot:
             raise ValueError(f"{len(records)} node records hold only {len(roster.index)} different names")
         ledger = _matrix([ledger_row(record) for record in records], len(LEDGER))
         sample = _matrix([sample_row(record.metrics, record.max_instances) for record in records], len(SAMPLE))
-        index = {instance.uuid: instance for instance in instances}
-        return cls(Frame(roster, ledger, Sample(sample, config), now_us, index))
+        gpus = GpuTable.of([record.gpu for record in records])
+        return cls(Frame(roster, ledger, Sample(sample, config), now_us, InstanceIndex(instances), gpus))
 
     @classmethod
     def from_json(cls, document: Any) -> Snapshot:
@@ -77,8 +81,8 @@ class Snapshot:
         read: Document = read_document(document)
         roster = Roster(read.names, read.node_ids, read.traits)
         ledger, sample = _matrix(read.ledger, len(LEDGER)), _matrix(read.sample, len(SAMPLE))
-        index = {instance.uuid: instance for instance in read.instances}
-        return cls(Frame(roster, ledger, Sample(sample, read.config), read.now_us, index))
+        index, gpus = InstanceIndex(read.instances), GpuTable.of(read.gpus)
+        return cls(Frame(roster, ledger, Sample(sample, read.config), read.now_us, index, gpus))
 
     def to_json(self) -> dict[str, Any]:
         """Return the snapshot document: everything that a decision may see."""
@@ -134,7 +138,7 @@ class Snapshot:
         if config == old.config:
             return
         sample = Sample(old.sample.matrix, config)
-        self._frame = Frame(old.roster, old.ledger, sample, old.now_us, old.instances)
+        self._frame = Frame(old.roster, old.ledger, sample, old.now_us, old.instances, old.gpus)
         self.layout_version = self._next_version()
 
     def update_record(self, record: NodeRecord) -> None:
@@ -153,6 +157,12 @@ class Snapshot:
         self._replace_counters(at, ledger)
         sample = _matrix([sample_row(record.metrics, record.max_instances) for record in known], len(SAMPLE))
         self._replace_samples(at, sample)
+        self._replace_gpus({int(place): record.gpu for place, record in zip(at, known, strict=True)})
+
+    def update_gpus(self, inventories: Mapping[int, GpuInventory]) -> None:
+        """Take in what GPUs known nodes have, by the ledger's key; unknown nodes are left out."""
+        by_id = self._frame.roster.by_id
+        self._replace_gpus({by_id[node_id]: one for node_id, one in inventories.items() if node_id in by_id})
 
     def update_counters(self, rows: Iterable[CounterRow]) -> list[int]:
         """Take in ledger rows of known nodes; return the ids of unknown or unsized ones, to be loaded.
@@ -185,7 +195,7 @@ class Snapshot:
         ledger = old.ledger.copy()
         ledger[:, places] = fresh[:, differs]
         self._ledger_versions[places] = self._next_version()
-        self._frame = Frame(old.roster, ledger, old.sample, old.now_us, old.instances)
+        self._frame = Frame(old.roster, ledger, old.sample, old.now_us, old.instances, old.gpus)
 
     def _replace_samples(self, places: NDArray[np.intp], fresh: Ints) -> None:
         old = self._frame
@@ -196,7 +206,14 @@ class Snapshot:
         matrix = old.sample.matrix.copy()
         matrix[:, places] = fresh[:, differs]
         self._sample_versions[places] = self._next_version()
-        self._frame = Frame(old.roster, old.ledger, Sample(matrix, old.config), old.now_us, old.instances)
+        self._frame = Frame(old.roster, old.ledger, Sample(matrix, old.config), old.now_us, old.instances, old.gpus)
+
+    def _replace_gpus(self, fresh: Mapping[int, GpuInventory]) -> None:
+        old = self._frame
+        changed = {at: one for at, one in fresh.items() if one != old.gpus.inventory(at)}
+        if changed:
+            self._gpu_versions[list(changed)] = self._next_version()
+            self._frame = old.with_gpus(old.gpus.replace(changed))
 
     def remove(self, node_id: int) -> None:
         """Forget a node by the ledger's key; nothing happens when it is not known."""
@@ -213,20 +230,20 @@ class Snapshot:
         )
         self.layout_version = self._next_version()
         self._ledger_versions, self._sample_versions = self._ledger_versions[stays], self._sample_versions[stays]
-        sample = Sample(old.sample.matrix[:, stays], old.config)
-        self._frame = Frame(roster, old.ledger[:, stays], sample, old.now_us, old.instances)
+        self._gpu_versions = self._gpu_versions[stays]
+        sample, gpus = Sample(old.sample.matrix[:, stays], old.config), old.gpus.resized(keep.tolist())
+        self._frame = Frame(roster, old.ledger[:, stays], sample, old.now_us, old.instances, gpus)
 
     def put_instance(self, instance: InstanceRecord) -> None:
         """Keep an instance in the index: a re-placement is judged by what its charges hold already."""
         self._instance_versions[instance.uuid] = self._next_version()
-        self._frame = self._frame.with_instances({**self._frame.instances, instance.uuid: instance})
+        self._frame = self._frame.with_instances(self._frame.instances.put(instance))
 
     def forget_instance(self, uuid: str) -> None:
         """Drop an instance from the index."""
         if uuid in self._frame.instances:
             self._instance_versions[uuid] = self._next_version()
-            left = {key: value for key, value in self._frame.instances.items() if key != uuid}
-            self._frame = self._frame.with_instances(left)
+            self._frame = self._frame.with_instances(self._frame.instances.without(uuid))
 
     def rows_changed_since(self, version: int) -> NDArray[np.intp]:
         """Return the indexes of the nodes whose columns changed after `version`."""
@@ -235,6 +252,10 @@ class Snapshot:
     def samples_changed_since(self, version: int) -> NDArray[np.intp]:
         """Return the indexes of the nodes whose sample columns changed after `version`."""
         return np.flatnonzero(self._sample_versions > version)
+
+    def gpus_changed_since(self, version: int) -> NDArray[np.intp]:
+        """Return the indexes of the nodes whose GPUs changed after `version`."""
+        return np.flatnonzero(self._gpu_versions > version)
 
     def instances_changed_since(self, version: int) -> Mapping[str, InstanceRecord | None]:
         """Return the instances put (or None: forgotten) after `version`."""
@@ -270,8 +291,10 @@ class Snapshot:
         new_versions = np.full(more, version, dtype=np.int64)
         self._ledger_versions = np.concatenate([self._ledger_versions, new_versions])
         self._sample_versions = np.concatenate([self._sample_versions, new_versions])
+        self._gpu_versions = np.concatenate([self._gpu_versions, new_versions])
         self.layout_version = version
-        self._frame = Frame(roster, ledger, Sample(sample, old.config), old.now_us, old.instances)
+        gpus = old.gpus.resized(range(len(old)), more)
+        self._frame = Frame(roster, ledger, Sample(sample, old.config), old.now_us, old.instances, gpus)
 
     def _redeclare(self, records: Sequence[NodeRecord]) -> None:
         """Follow what operators declare about known nodes."""
@@ -284,7 +307,7 @@ class Snapshot:
             return
         self.layout_version = self._next_version()
         roster = Roster(old.roster.names, node_ids, traits)
-        self._frame = Frame(roster, old.ledger, old.sample, old.now_us, old.instances)
+        self._frame = Frame(roster, old.ledger, old.sample, old.now_us, old.instances, old.gpus)
 
 
 def _matrix(rows: Sequence[Sequence[int]], width: int) -> Ints:

@@ -45,7 +45,8 @@ Figures: TypeAlias = dict[str, Any]
 class Example:
     """One case that documents a stage and tests it. `reason` None: the node is kept.
 
-    `node` and `request` are what differs from `fleet.placement.example`'s quiet node and small request.
+    `node` and `request` are what differs from `fleet.placement.example`'s quiet node and small request; `others` are
+    further nodes.
     """
 
     text: str
@@ -54,6 +55,7 @@ class Example:
     node: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     instances: Sequence[Mapping[str, Any]] = ()
+    others: Sequence[Mapping[str, Any]] = ()
 
 
 def _no_flags(ask: Ask, frame: Frame) -> Mapping[str, Mask]:
@@ -61,22 +63,36 @@ def _no_flags(ask: Ask, frame: Frame) -> Mapping[str, Mask]:
     return {}
 
 
+def _never(ask: Ask, frame: Frame) -> bool:
+    del ask, frame
+    return False
+
+
+def _no_warnings(ask: Ask, frame: Frame) -> Sequence[str]:
+    del ask, frame
+    return ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """A stage that drops nodes.
+    """A stage that drops nodes. `drops` None: the request does not ask this stage's question, so it is left out.
 
     `capacity` marks the stages whose refusal means "no room now". `sheds_load`: it says whether a node is a good idea
     right now, and never moves a placement out of the group that an affinity scorer chose. `spares_resize_home`: the
     node a resize starts from is exempt. `serves` are the request's fields this stage gives meaning to. `refusal` is the
-    code of a decision that this stage emptied. `flags` marks kept nodes that deserve a remark.
+    code of a decision that this stage emptied. `flags` marks kept nodes that deserve a remark. `may_yield`: the stage
+    is a wish for this request, so where it would leave nobody it drops nobody. `warnings` are sentences for whoever
+    asks, whatever the answer.
     """
 
     order: int
     reasons: tuple[Reason, ...]
     examples: tuple[Example, ...]
-    drops: Callable[[Ask, Frame], Drops]
+    drops: Callable[[Ask, Frame], Drops | None]
     figures: Callable[[Ask, Frame, int], Figures]
     flags: Callable[[Ask, Frame], Mapping[str, Mask]] = _no_flags
+    may_yield: Callable[[Ask, Frame], bool] = _never
+    warnings: Callable[[Ask, Frame], Sequence[str]] = _no_warnings
     capacity: bool = False
     sheds_load: bool = False
     spares_resize_home: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,15 +56,30 @@ class Step:
         return total
 
 
+class Told(Protocol):
+    """What a refusal's cause adds to the counts: a sentence before them, and one after."""
+
+    @property
+    def sentence(self) -> str:
+        """Who and what stands in the way."""
+        ...
+
+    @property
+    def told(self) -> str:
+        """What follows from it."""
+        ...
+
+
 class Trail:
     """The evidence of a decision. Everything is read from masks and one frozen frame, whenever it is asked."""
 
     def __init__(self, ask: Ask, frame: Frame, steps: Sequence[Step]) -> None:
-        """Keep the question, the view and the steps; a strategy's answer is added when it has ordered."""
+        """Keep the question, the view and the steps; a strategy's answer, or a refusal's cause, is added to them."""
         self.ask = ask
         self.frame = frame
         self.steps = steps
         self.ordering: Ordering | None = None
+        self.cause: Told | None = None
 
     @property
     def names(self) -> Sequence[str]:
@@ -119,8 +134,31 @@ class Trail:
         """Return the figures that a ranked node's place was computed from."""
         return {} if self.ordering is None else self.ordering.figures(at)
 
+    def steps_by_name(self) -> Mapping[str, Step]:
+        """Return the steps by the names of their stages."""
+        return {step.stage.name: step for step in self.steps}
+
+    def refused_on_capacity(self) -> Mask:
+        """Return the nodes that came as far as the stages of capacity: only a lack of room can stand against them."""
+        for step in self.steps:
+            if isinstance(step.stage.stage, Filter) and step.stage.stage.capacity:
+                return step.before
+        return np.zeros(len(self.frame), dtype=np.bool_)
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what the stages want whoever asks to know, whatever the answer."""
+        filters = [step.stage.stage for step in self.steps if isinstance(step.stage.stage, Filter)]
+        return tuple(sentence for stage in filters for sentence in stage.warnings(self.ask, self.frame))
+
+    def overridden(self) -> tuple[str, ...]:
+        """Return the stages that had a wish and were not followed."""
+        return tuple(step.stage.name for step in self.steps if step.overridden)
+
     def summary(self, decision: Decision) -> str:
         """Return the decision in one sentence."""
+        if decision.refused:
+            told = ("", "") if self.cause is None else (self.cause.sentence, self.cause.told)
+            return explanation.refusal_summary(decision, *told)
         note = "" if self.ordering is None else self.ordering.note(self._first_place(decision))
         return explanation.summary(decision, self.ask, self.frame, note)
 
@@ -131,4 +169,4 @@ class Trail:
 
     def remedy(self, decision: Decision) -> str:
         """Return what would help, in one sentence."""
-        return explanation.remedy(decision, self.ask, self.frame)
+        return explanation.remedy(decision, self.ask, self.frame, self.refused_on_capacity())

@@ -8,19 +8,30 @@ import pytest
 from fleet.model.errors import BrokenPromise
 from fleet.placement.ask import Ask
 from fleet.placement.example import a_node
+from fleet.placement.pipeline import walk_stages
 from fleet.placement.stage import Example, Filter, NamedStage, Reason, all_stages, all_strategies, read_stages
 from tests.unit.placement.asking import request_of, snapshot_of
 
 # The numbers and names of the pipeline as the product promises them.
 PROMISED = {
+    1: "node_pin",
     2: "node_state",
     3: "scheduling_state",
     4: "is_hypervisor",
+    5: "sleepy_pool",
+    6: "region",
+    7: "arch",
+    8: "backend",
+    9: "labels",
     10: "cpu_max_per_instance",
     11: "sufficient_idle_cpu",
     12: "sufficient_idle_memory",
     13: "sufficient_free_disk",
     14: "instance_slots",
+    15: "gpu",
+    16: "affinity_constraints",
+    17: "placement_rules",
+    18: "affinity",
     19: "queue_state",
     20: "sufficient_idle_disk",
 }
@@ -38,13 +49,13 @@ def test_stages_stand_in_the_promised_order() -> None:
 
 @pytest.mark.parametrize(("item", "example"), CASES)
 def test_example(item: NamedStage, example: Example) -> None:
-    frame = snapshot_of(a_node(**example.node), config=example.config, instances=example.instances).frame
-    ask = Ask.of(request_of(**example.request), frame)
-    assert isinstance(item.stage, Filter)
+    others = [a_node(**other) for other in example.others]
+    frame = snapshot_of(a_node(**example.node), *others, config=example.config, instances=example.instances).frame
 
-    drops = item.stage.drops(ask, frame)
+    (step,) = walk_stages([item], Ask.of(request_of(**example.request), frame), frame, explain=True).steps or [None]
 
-    assert example.reason == next((reason for reason, mask in drops if mask[0]), None)
+    dropped = step is not None and not step.overridden and bool(step.dropped()[0])
+    assert example.reason == (step.reason_at(0) if step is not None and dropped else None)
 
 
 def test_every_reason_is_declared_and_has_an_example() -> None:

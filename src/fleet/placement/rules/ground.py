@@ -1,0 +1,93 @@
+"""The ground that rules are judged on: nodes with labels, and where the instances of the asker's namespace are.
+
+Two callers judge the same rules by the same code: the pipeline on a whole snapshot, and admission, under the locks, on
+the few nodes of one group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.model.affinity import TagMatch
+from fleet.placement.columns import Mask
+from fleet.placement.frame import Frame
+from fleet.placement.instances import InstanceRecord
+
+
+class Ground(Protocol):
+    """What a rule may ask."""
+
+    def labelled(self, tags: Mapping[str, str]) -> Mask:
+        """Return which nodes carry every pair as labels."""
+        ...
+
+    def sharing(self, key: str, nodes: NDArray[np.intp]) -> Mask:
+        """Return which nodes share their value of a label with one of `nodes`; a node without the label: with none."""
+        ...
+
+    def having(self, key: str) -> Mask:
+        """Return which nodes have a label, whatever its value."""
+        ...
+
+    def carriers(self, tags: Mapping[str, str]) -> Sequence[InstanceRecord]:
+        """Return the neighbours that carry every pair: never the asker, nor one that is terminating."""
+        ...
+
+    def places(self, instances: Iterable[InstanceRecord]) -> NDArray[np.intp]:
+        """Return the nodes on which these instances count, one entry for each; unknown nodes are left out."""
+        ...
+
+    def mask(self, nodes: NDArray[np.intp]) -> Mask:
+        """Return nodes as a mask."""
+        ...
+
+
+class FrameGround:
+    """A snapshot, as one namespace's instance (`exclude`, if it is placed already) sees it."""
+
+    def __init__(self, frame: Frame, namespace: str, exclude: str | None) -> None:
+        """Keep the view."""
+        self._frame = frame
+        self._namespace = namespace
+        self._exclude = exclude
+
+    def labelled(self, tags: Mapping[str, str]) -> Mask:
+        """Return which nodes carry every pair as labels."""
+        found = np.ones(len(self._frame), dtype=np.bool_)
+        for key, value in tags.items():
+            found &= self._frame.roster.labelled(key).equal(value)
+        return found
+
+    def sharing(self, key: str, nodes: NDArray[np.intp]) -> Mask:
+        """Return which nodes share their value of a label with one of `nodes`."""
+        return self._frame.roster.labelled(key).groups_of(nodes)
+
+    def having(self, key: str) -> Mask:
+        """Return which nodes have a label, whatever its value."""
+        return self._frame.roster.labelled(key).has_value()
+
+    def carriers(self, tags: Mapping[str, str]) -> Sequence[InstanceRecord]:
+        """Return the neighbours that carry every pair."""
+        found = self._frame.instances.carrying(self._namespace, tags)
+        return [one for one in found if one.uuid != self._exclude] if self._exclude is not None else found
+
+    def matching(self, match: TagMatch) -> Sequence[InstanceRecord]:
+        """Return the neighbours that carry a tag: the pair, or the key whatever its value."""
+        found = self._frame.instances.tagged(self._namespace, match.key)
+        return [one for one in found if one.uuid != self._exclude and match.matches(one.tags)]
+
+    def places(self, instances: Iterable[InstanceRecord]) -> NDArray[np.intp]:
+        """Return the nodes on which these instances count."""
+        index = self._frame.roster.index
+        found = [index[node] for one in instances for node in one.nodes() if node in index]
+        return np.array(found, dtype=np.intp)
+
+    def mask(self, nodes: NDArray[np.intp]) -> Mask:
+        """Return nodes as a mask."""
+        found = np.zeros(len(self._frame), dtype=np.bool_)
+        found[nodes] = True
+        return found

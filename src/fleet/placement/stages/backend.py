@@ -1,0 +1,56 @@
+"""backend: a request for GPUs needs a hypervisor that can hand them over.
+
+Why: GPUs are passed through by `qemu`, `libvirt` and `simulated` nodes, never by `firecracker`. Registration refuses
+GPUs on such a node already; this catches a record that is stale or was edited. Without GPUs every backend will do.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from fleet.placement.ask import Ask
+from fleet.placement.columns import Mask
+from fleet.placement.frame import Frame
+from fleet.placement.stage import Drops, Example, Figures, Filter, Reason
+
+WITHOUT_GPUS: Final = frozenset({"firecracker"})
+NO_GPU_BACKEND = Reason("backend_without_gpus", "the node's hypervisor cannot hand over GPUs")
+
+
+def serving(frame: Frame) -> Mask:
+    """Return which nodes have a backend that can hand over GPUs."""
+    coded = frame.roster.coded("backend")
+    able = np.ones(len(coded.values) + 1, dtype=np.bool_)
+    able[[code for word, code in coded.values.items() if word in WITHOUT_GPUS]] = False
+    found: Mask = able[coded.codes]
+    return found
+
+
+def drops(ask: Ask, frame: Frame) -> Drops | None:
+    """Drop nodes that cannot hand over GPUs, when any are asked for."""
+    return ((NO_GPU_BACKEND, ~serving(frame)),) if ask.request.gpus else None
+
+
+def figures(ask: Ask, frame: Frame, at: int) -> Figures:
+    """Return the backend of one node."""
+    del ask
+    return {"backend": frame.roster.traits[at].backend, "backends_without_gpus": sorted(WITHOUT_GPUS)}
+
+
+_GPU = {"gpus": 1}
+
+STAGE = Filter(
+    order=8,
+    reasons=(NO_GPU_BACKEND,),
+    drops=drops,
+    figures=figures,
+    spares_resize_home=True,
+    examples=(
+        Example("without GPUs every backend will do", node={"backend": "firecracker"}),
+        Example("firecracker hands over no GPU", NO_GPU_BACKEND, request=_GPU, node={"backend": "firecracker"}),
+        Example("qemu does", request=_GPU, node={"backend": "qemu", "gpu_count": 1}),
+        Example("libvirt does", request=_GPU, node={"backend": "libvirt", "gpu_count": 1}),
+    ),
+)
