@@ -21,9 +21,9 @@ ASKED: Final[dict[str, dict[str, Any]]] = {
     "arch": {"arch": "amd64"},
     "gpus": {"gpus": 1},
     "gpu_kind": {"gpu_kind": "k"},
-    "gpu_profile": {"gpu_profile": "1g.10gb"},
-    "affinity": {"affinity": {"instance": {"a": 1}}},
-    "rules": {"placement_rules": [{"tag": "a"}]},
+    "gpu_profile": {"gpus": 1, "gpu_profile": "1g.10gb"},
+    "affinity": {"affinity": {"prefer_with_tag": ["a"]}},
+    "rules": {"placement_rules": [{"resource": "metal_server", "operator": "has", "tags": {"a": "b"}}]},
     "sleep_after": {"sleep_after_idle_seconds": 60},
     "wait_for_capacity": {"wait_for_capacity_seconds": 60},
 }

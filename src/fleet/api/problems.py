@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
+from fleet.model.body_problems import field_of, sentence_of
 from fleet.model.errors import FleetError, RequestInProgress
 from fleet.telemetry import get_logger
 
@@ -153,12 +154,12 @@ def _methods(request: Request) -> list[str]:
 
 def _finding(item: Mapping[str, Any]) -> dict[str, str]:
     place: Iterable[Any] = item["loc"]
-    where, *rest = [str(part) for part in place]
+    where, *rest = place
     if item["type"] == "json_invalid":
         reason = (item.get("ctx") or {}).get("error", "")
         return {"field": "body", "message": f"not valid JSON at character {rest[0] if rest else 0}: {reason}"}
-    field = ".".join(rest) or where
-    message = str(item["msg"]).removeprefix("Value error, ")
+    field = field_of(rest) or str(where)
+    message = sentence_of(item)
     if where == "body" and not rest and item["type"] in {"model_attributes_type", "dict_type", "missing"}:
         message = "must be a JSON object, sent with Content-Type: application/json"
     return {"field": field, "message": message}

@@ -26,6 +26,9 @@ RESERVED: Final = (REQUIRE_WITH, REQUIRE_WITHOUT, PREFER_WITH, PREFER_WITHOUT)
 ENTRIES_MAX: Final = 64
 """Entries of one list, and weights of one object: as many as an instance can have tags."""
 
+WEIGHT_MAX: Final = 2**63 - 1
+"""Far more than any weight ever was, and a number that every reader of JSON can hold."""
+
 DEPRECATED_EVENT: Final = "deprecated weighted affinity specification accepted"
 DEPRECATED_NOTE: Final = (
     "weights are deprecated: a positive one now means prefer_with_tag, a negative one prefer_without_tag, "
@@ -119,11 +122,13 @@ class AffinitySpec:
 
 
 def parse_affinity(value: object, path: str = "affinity") -> AffinitySpec:
-    """Return the specification of a request; `path` is the field it stands in.
+    """Return the specification of a request; `path` is the field it stands in. A specification is returned as it is.
 
     Raises:
         InvalidRequest: with every problem and its path.
     """
+    if isinstance(value, AffinitySpec):
+        return value
     findings = Findings()
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         findings.add(path, f"must be an object of lists or of weights, not {kind_of(value)}")
@@ -176,6 +181,9 @@ def _weighted(value: Mapping[str, Any], path: str, findings: Findings) -> tuple[
         place = f"{path}.{step(name)}"
         if not isinstance(weight, int) or isinstance(weight, bool):
             findings.add(place, f"the weight of {shown(name)} must be a whole number, not {kind_of(weight)}")
+            continue
+        if abs(weight) > WEIGHT_MAX:
+            findings.add(place, f"the weight of {shown(name)} is too large; only its sign counts, write 1 or -1")
             continue
         entry = _entry(name, place, findings)
         if entry is not None and weight:

@@ -46,20 +46,23 @@ def shown(text: str) -> str:
 
 def step(key: str) -> str:
     """Return a key as a part of a field's name: on one line, cut."""
-    cut = key if 1 <= len(key) <= TEXT_SHOWN_MAX else f"{key[:TEXT_SHOWN_MAX]}…"
+    if not key:
+        return '""'
+    cut = key if len(key) <= TEXT_SHOWN_MAX else f"{key[:TEXT_SHOWN_MAX]}…"
     return cut if cut.isprintable() else repr(cut)[1:-1]
 
 
 def kind_of(value: Any) -> str:
-    """Return what a value is, in JSON's words."""
+    """Return what a value is, in JSON's words; a fraction, which is neither long nor secret, as it is."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, float):
+        return str(value)
     kinds: tuple[tuple[type | tuple[type, ...], str], ...] = (
         (str, "a text"),
         (int, "a whole number"),
-        (float, "a number with a fraction"),
         ((list, tuple), "a list"),
         (dict, "an object"),
     )

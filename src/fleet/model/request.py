@@ -1,7 +1,10 @@
 """The request: what is asked for. One definition serves the API's body, the CLI's file and `fleet decide`.
 
 Amounts follow `fleet.model.resources`. Validation is strict: a boolean is not an integer, a number in quotes is not a
-number, an unknown field is an error, and all problems of one body are reported together (pydantic collects them).
+number, an unknown field is an error, and all problems of one body are reported together, each with its field.
+
+Rules, affinity and labels are read once, here: a request holds them parsed (`rules`, `affinity_spec`) and writes them
+back as they were given, so that what is stored with an instance reads back to the same request.
 """
 
 from __future__ import annotations
@@ -10,17 +13,37 @@ import re
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    StringConstraints,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
-from fleet.model.errors import InvalidRequest
+from fleet.model.affinity import AffinitySpec, parse_affinity
+from fleet.model.arch import parse_arch
+from fleet.model.body_problems import parsed, problems_of, refusal
+from fleet.model.findings import Findings, kind_of, refusal_of, shown, step
+from fleet.model.gpu import parse_kind, parse_profile, profile_problem
+from fleet.model.labels import LABEL_SYNTAX, is_label, parse_labels
 from fleet.model.resources import Amounts
+from fleet.model.rules import Node, parse_rules, rules_form, tag_problem
 
 AMOUNT_MAX = 2**40
 """Largest amount of one request: far above any machine, far below where 64-bit sums could overflow."""
 
 CPUS_MAX = 1_000_000
-TAG_KEY_MAX, TAG_VALUE_MAX, TAGS_MAX = 128, 1000, 64
+TAGS_MAX = 64
 _NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")
+_STRATEGY = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?", re.ASCII)
+_AFFINITY = "affinity"
 
 
 class Reason(StrEnum):
@@ -44,8 +67,89 @@ def _named(text: str) -> str:
     return text
 
 
+def _region(text: str) -> str:
+    if text and not is_label(text):
+        raise ValueError(f"{shown(text)} is not a region's name: it must be {LABEL_SYNTAX}, or empty for any")
+    return text
+
+
+def _strategy(text: str) -> str:
+    if text and not _STRATEGY.fullmatch(text):
+        raise ValueError(f"{shown(text)} is not a strategy's name: 1 to 63 lower-case letters, digits and dashes")
+    return text
+
+
+def _tags(value: Any) -> dict[str, str]:
+    """Return an instance's tags, trimmed. A list of plain strings is keys with the empty value."""
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        value = dict.fromkeys(value, "")
+    return parsed(_parse_tags, value, "tags")
+
+
+def _parse_tags(value: Any, path: str) -> dict[str, str]:
+    findings = Findings()
+    tags: dict[str, str] = {}
+    if not isinstance(value, dict):
+        findings.add(path, f"must be an object of tags, or a list of their keys, not {kind_of(value)}")
+    elif len(value) > TAGS_MAX:
+        findings.add(path, f"at most {TAGS_MAX} tags, got {len(value)}")
+    else:
+        for given, text in value.items():
+            if not isinstance(given, str) or not isinstance(text, str):
+                place = f"{path}[{step(given)}]" if isinstance(given, str) else path
+                findings.add(place, f"keys and values must be texts, not {kind_of(text)}")
+                continue
+            key, trimmed = given.strip(), text.strip()
+            if problem := tag_problem(key, trimmed):
+                findings.add(f"{path}[{step(key)}]", problem)
+            elif key in tags:
+                findings.add(f"{path}[{step(key)}]", "stands twice: white space at the ends of a key does not count")
+            tags[key] = trimmed
+    findings.finish()
+    return tags
+
+
+def _labels(value: Any) -> dict[str, str]:
+    return parsed(parse_labels, value, "labels")
+
+
+def _affinity(value: Any) -> AffinitySpec | None:
+    return None if value is None else parsed(parse_affinity, value, _AFFINITY)
+
+
+def _affinity_form(spec: AffinitySpec | None) -> dict[str, Any] | None:
+    return None if spec is None else dict(spec.given)
+
+
+def _metadata_form(value: dict[str, Any] | None) -> dict[str, Any] | None:
+    spec = None if value is None else value.get(_AFFINITY)
+    return {**(value or {}), _AFFINITY: dict(spec.given)} if isinstance(spec, AffinitySpec) else value
+
+
+def _rules(value: Any) -> tuple[Node, ...]:
+    return parsed(parse_rules, value, "placement_rules")
+
+
 Name = Annotated[str, AfterValidator(_named)]
 Text = Annotated[str, StringConstraints(max_length=1000)]
+Tags = Annotated[dict[str, str], BeforeValidator(_tags, json_schema_input_type=dict[str, str] | list[str])]
+Labels = Annotated[dict[str, str], BeforeValidator(_labels, json_schema_input_type=dict[str, str])]
+Affinity = Annotated[
+    AffinitySpec | None,
+    PlainSerializer(_affinity_form),
+    PlainValidator(_affinity, json_schema_input_type=dict[str, Any] | None),
+]
+Rules = Annotated[
+    tuple[Node, ...],
+    PlainSerializer(rules_form),
+    PlainValidator(_rules, json_schema_input_type=list[Any] | None),
+]
+Metadata = Annotated[dict[str, Any] | None, PlainSerializer(_metadata_form)]
+Region = Annotated[str, AfterValidator(_region)]
+Arch = Annotated[str, AfterValidator(parse_arch)]
+GpuKind = Annotated[str, AfterValidator(parse_kind)]
+GpuProfile = Annotated[str, AfterValidator(parse_profile)]
+Strategy = Annotated[str, AfterValidator(_strategy)]
 
 
 class Placement(BaseModel):
@@ -54,7 +158,7 @@ class Placement(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     node: Name | None = None
-    labels: dict[str, str] = Field(default_factory=dict)
+    labels: Labels = Field(default_factory=dict)
 
 
 class InstanceRequest(BaseModel):
@@ -68,46 +172,53 @@ class InstanceRequest(BaseModel):
     memory_mb: Annotated[int, Field(ge=1, le=AMOUNT_MAX)]
     disk_gb: Annotated[int, Field(ge=0, le=AMOUNT_MAX)] = 0
     image: Text = ""
-    tags: dict[str, str] = Field(default_factory=dict)
-    affinity: dict[str, Any] | None = None
-    metadata: dict[str, Any] | None = None
+    tags: Tags = Field(default_factory=dict)
+    affinity: Affinity = None
+    metadata: Metadata = None
     placement: Placement = Placement()
-    placement_rules: list[Any] = Field(default_factory=list)
-    region: Text = ""
-    arch: Text = ""
+    placement_rules: Rules = ()
+    region: Region = ""
+    arch: Arch = ""
     gpus: Annotated[int, Field(ge=0, le=CPUS_MAX)] = 0
-    gpu_kind: Text = ""
-    gpu_profile: Text = ""
-    strategy: Text = ""
+    gpu_kind: GpuKind = ""
+    gpu_profile: GpuProfile = ""
+    strategy: Strategy = ""
     sleep_after_idle_seconds: Annotated[int, Field(ge=0, le=2**31)] = 0
     wait_for_capacity_seconds: Annotated[int, Field(ge=0, le=2**31)] = 0
 
-    @field_validator("tags", mode="before")
+    @field_validator("metadata")
     @classmethod
-    def _plain_tags_are_keys(cls, value: Any) -> Any:
-        """Accept a list of plain strings as keys with the empty value."""
-        if isinstance(value, list) and all(isinstance(item, str) for item in value):
-            return dict.fromkeys(value, "")
+    def _read_affinity(cls, value: dict[str, Any] | None, info: ValidationInfo) -> dict[str, Any] | None:
+        """Hold `metadata.affinity` parsed, beside what else is in there."""
+        if value is None or (given := value.get(_AFFINITY)) is None:
+            return value
+        path = f"metadata.{_AFFINITY}"
+        if info.data.get(_AFFINITY) is not None:
+            problem = f"{_AFFINITY} is given too; keep one of them"
+            raise refusal("metadata", [{"field": path, "message": problem}])
+        return {**value, _AFFINITY: parsed(lambda item, _: parse_affinity(item, path), given, "metadata")}
+
+    @field_validator("gpu_profile")
+    @classmethod
+    def _profile_can_be_asked(cls, value: str, info: ValidationInfo) -> str:
+        if {"gpus", "gpu_kind"} <= info.data.keys():
+            problem = profile_problem(info.data["gpus"], info.data["gpu_kind"], value)
+            if problem is not None:
+                raise ValueError(problem)
         return value
 
-    @field_validator("tags")
-    @classmethod
-    def _tags_within_limits(cls, value: dict[str, str]) -> dict[str, str]:
-        if len(value) > TAGS_MAX:
-            msg = f"at most {TAGS_MAX} tags, got {len(value)}"
-            raise ValueError(msg)
-        for key, text in value.items():
-            if not 1 <= len(key.strip()) <= TAG_KEY_MAX or "=" in key:
-                msg = f"tag key {key[:40]!r} must have 1-{TAG_KEY_MAX} characters and no '='"
-                raise ValueError(msg)
-            if len(text) > TAG_VALUE_MAX:
-                msg = f"the value of tag {key!r} has {len(text)} characters, at most {TAG_VALUE_MAX} are allowed"
-                raise ValueError(msg)
-        kept = {key.strip(): text.strip() for key, text in value.items()}
-        if len(kept) != len(value):
-            msg = "two tag keys differ in white space at their ends only, which does not count"
-            raise ValueError(msg)
-        return kept
+    @property
+    def rules(self) -> tuple[Node, ...]:
+        """The affinity rules; every one must hold, none asks nothing."""
+        return self.placement_rules
+
+    @property
+    def affinity_spec(self) -> AffinitySpec | None:
+        """The tag affinity, given as `affinity` or in `metadata`; None when there is none."""
+        if self.affinity is not None or self.metadata is None:
+            return self.affinity
+        spec: AffinitySpec | None = self.metadata.get(_AFFINITY)
+        return spec
 
     def amounts(self, overhead_mb: int = 0) -> Amounts:
         """Return what a charge for this request holds; `overhead_mb` is `INSTANCE_OVERHEAD_MB`."""
@@ -126,15 +237,6 @@ class PlacementRequest(InstanceRequest):
     destinations: list[str] | None = None
 
 
-def problems_of(error: ValidationError) -> list[dict[str, str]]:
-    """Return pydantic's findings as `[{"field": "placement.node", "message": …}]`."""
-    found = []
-    for item in error.errors(include_url=False, include_context=False):
-        field = ".".join(str(part) for part in item["loc"]) or "body"
-        found.append({"field": field, "message": item["msg"].removeprefix("Value error, ")})
-    return found
-
-
 def parse_placement_request(body: Any) -> PlacementRequest:
     """Return the request of a body.
 
@@ -144,6 +246,4 @@ def parse_placement_request(body: Any) -> PlacementRequest:
     try:
         return PlacementRequest.model_validate(body)
     except ValidationError as error:
-        problems = problems_of(error)
-        detail = "; ".join(f"{item['field']}: {item['message']}" for item in problems)
-        raise InvalidRequest(detail, errors=problems) from None
+        raise refusal_of(problems_of(error)) from None

@@ -142,13 +142,14 @@ def within_problem(within: str) -> str | None:
 
 
 def parse_rules(value: object, path: str = "placement_rules") -> tuple[Node, ...]:
-    """Return the tree of a request's rules; `path` is the field they stand in.
+    """Return the tree of a request's rules; `path` is the field they stand in. A tree is returned as it is.
 
     Raises:
         InvalidRequest: with every problem and its path.
     """
-    if value is None:
-        return ()
+    if value is None or isinstance(value, tuple):
+        _check_nodes(value or ())
+        return value or ()
     reading = _Reading(path)
     if not isinstance(value, list):
         reading.findings.add(path, f"rules must be a list, not {kind_of(value)}")
@@ -207,9 +208,13 @@ def _checked(tags: Mapping[str, str]) -> dict[str, str]:
     return dict(tags)
 
 
-def _check_members(nodes: object) -> None:
+def _check_nodes(nodes: object) -> None:
     if not isinstance(nodes, tuple) or not all(isinstance(node, Rule | AnyOf | AllOf) for node in nodes):
-        raise TypeError("a group's nodes must be a tuple of rules and groups")
+        raise TypeError("nodes must be a tuple of rules and groups")
+
+
+def _check_members(nodes: object) -> None:
+    _check_nodes(nodes)
     if not nodes:
         raise ValueError("a group needs at least one rule or group")
 
