@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from fleet.ledger import admission, charges, nodes, release, samples
+from fleet.ledger import admission, charges, growth, nodes, release, samples
 from fleet.ledger.admission import Ask
 from fleet.ledger.cluster import now_us as cluster_now
 from fleet.ledger.database import Batch, Database, Sql
@@ -40,6 +40,9 @@ INSTANCE = Sql("""
     VALUES (:uuid, :namespace, 'instance', :cpus, :memory_mb, :disk_gb, '{{}}', 'creating', :node_id, {now}, {now})
 """)
 INSTANCE_MOVED = Sql("UPDATE instances SET node_id = :node_id, updated_at = {now} WHERE uuid = :uuid")
+INSTANCE_RESIZED = Sql("""
+    UPDATE instances SET cpus = :cpus, memory_mb = :memory_mb, disk_gb = :disk_gb, updated_at = {now} WHERE uuid = :uuid
+""")
 INSTANCE_DELETED = Sql("UPDATE instances SET state = 'deleted', updated_at = {now} WHERE uuid = :uuid")
 NODE_ROW = Sql("SELECT * FROM scheduler_node_capacity WHERE node_id = :node_id")
 CLUSTER_ROW = Sql("SELECT * FROM cluster_capacity WHERE id = 1")
@@ -146,6 +149,16 @@ def admit(db: Database, wanted: Ask) -> AdmissionOutcome:
     if wanted.charges_payer:
         return admission.admit(db, wanted, new_rows=lambda batch: new_instance(batch, wanted))
     return admission.admit(db, wanted, rows=lambda conn: moved_instance(conn, wanted))
+
+
+def grow(db: Database, wanted: Ask, *, per_vcpu: Decimal = Decimal(0)) -> AdmissionOutcome:
+    """Bring the charge of `wanted.instance_uuid` to `wanted.amounts` where it is, as a resize in place does."""
+    return growth.grow(db, wanted, per_vcpu=per_vcpu, rows=lambda conn: resized_instance(conn, wanted))
+
+
+def resized_instance(conn: Connection, wanted: Ask) -> None:
+    """What a resize changes of the instance's row."""
+    INSTANCE_RESIZED.run(conn, wanted.amounts.as_dict(), uuid=wanted.instance_uuid)
 
 
 def admitted(db: Database, wanted: Ask) -> str:

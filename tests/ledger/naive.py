@@ -31,6 +31,10 @@ CLUSTER = Sql("""
         unclaimed_used_disk_gb = unclaimed_used_disk_gb + :disk_gb
     WHERE id = 1
 """)
+HELD = Sql("SELECT cpus, memory_mb, disk_gb, instances FROM charges WHERE instance_uuid = :instance_uuid")
+RESIZE_CHARGE = Sql("""
+    UPDATE charges SET cpus = :cpus, memory_mb = :memory_mb, disk_gb = :disk_gb WHERE instance_uuid = :instance_uuid
+""")
 MOVE_CHARGE = Sql("UPDATE charges SET node_id = :node_id WHERE instance_uuid = :instance_uuid")
 ADD = Sql("""
     UPDATE scheduler_node_capacity SET used_cpus = used_cpus + :cpus, used_memory_mb = used_memory_mb + :memory_mb,
@@ -65,6 +69,30 @@ def admit(db: Database, wanted: Ask, pause: Pause) -> AdmissionOutcome:
         )
         fleet_of.new_instance(conn, wanted)
         CLUSTER.run(conn, asked)
+        return Admitted(wanted.node_id)
+
+    return db.unit(write)
+
+
+def grow(db: Database, wanted: Ask, pause: Pause) -> AdmissionOutcome:
+    """Read, compare the increase, pause, write what was read plus the increase."""
+    with db.read() as conn:
+        row = READ.run(conn, node_id=wanted.node_id).mappings().one()
+        held = HELD.run(conn, instance_uuid=wanted.instance_uuid).mappings().one()
+    target = wanted.amounts.as_dict()
+    added = {name: target[name] - held[name] for name in DIMENSIONS}
+    figures = [
+        DimensionFigure.of(name, limit=row[f"limit_{name}"], used=row[f"used_{name}"], requested=added[name])
+        for name in DIMENSIONS
+    ]
+    if any(figure.exceeded for figure in figures):
+        return Refused(wanted.node_id, Stage.NODE, tuple(figures))
+    pause()
+
+    def write(conn: Connection) -> AdmissionOutcome:
+        WRITE.run(conn, {name: row[f"used_{name}"] + added[name] for name in DIMENSIONS}, node_id=wanted.node_id)
+        RESIZE_CHARGE.run(conn, target, instance_uuid=wanted.instance_uuid)
+        CLUSTER.run(conn, added)
         return Admitted(wanted.node_id)
 
     return db.unit(write)

@@ -155,6 +155,11 @@ def guarded(db: Database, wanted: Ask, pause: Pause) -> AdmissionOutcome:
     return fleet_of.admit(db, wanted)
 
 
+def grown(db: Database, wanted: Ask, pause: Pause) -> AdmissionOutcome:
+    """The product's growth in place: there is no place to pause either."""
+    return fleet_of.grow(db, wanted)
+
+
 def once(db: Database, pause: Pause, attempt: Attempt, wanted: Ask) -> AdmissionOutcome:
     return attempt(db, wanted, pause)
 

@@ -56,6 +56,28 @@ def placed_again(db: Database, node_id: int) -> Ask:
 ASKS = [paid_by_cluster, paid_by_claim, placed_again]
 
 
+def grown_at_the_claims_cost(db: Database, node_id: int) -> Ask:
+    instance = fleet_of.admitted(db, ask(node_id, cpus=2, disk_gb=2, namespace="claimed"))
+    return ask(node_id, cpus=3, memory_mb=2, disk_gb=1, namespace="claimed", instance_uuid=instance)
+
+
+def grown_at_the_clusters_cost(db: Database, node_id: int) -> Ask:
+    instance = fleet_of.admitted(db, ask(node_id, cpus=2, disk_gb=2))
+    return ask(node_id, cpus=3, memory_mb=2, disk_gb=1, instance_uuid=instance)
+
+
+GROWN = [grown_at_the_claims_cost, grown_at_the_clusters_cost]
+
+
+def assert_grown(db: Database, wanted: Ask) -> None:
+    """The charge has its new size, once, and so has everything that counts it."""
+    held = fleet_of.rows(
+        db, "SELECT cpus, memory_mb, disk_gb FROM charges WHERE instance_uuid = :uuid", uuid=wanted.instance_uuid
+    )
+    assert held == [{"cpus": 3, "memory_mb": 2, "disk_gb": 1}]
+    fleet_of.assert_exact(db)
+
+
 @pytest.mark.parametrize("number", RETRIED)
 @pytest.mark.parametrize("make", ASKS)
 def test_b14_an_admission_survives_a_conflict_at_every_step(
@@ -101,6 +123,55 @@ def test_an_admission_whose_connection_breaks_at_any_step_is_read_back_by_its_ke
         assert_once(maria, wanted, outcome)
         committed = after and injector.steps[step] == "commit"
         assert isinstance(outcome, AlreadyPlaced if committed else Admitted)
+
+
+@pytest.mark.parametrize("number", RETRIED)
+@pytest.mark.parametrize("make", GROWN)
+def test_b14_growth_in_place_survives_a_conflict_at_every_step(
+    maria: Database,
+    injector: Injector,  # noqa: F811
+    make: Callable[[Database, int], Ask],
+    number: int,
+) -> None:
+    node_id = fleet_of.node(maria, cpus=1000)
+    fleet_of.claim(maria, limit=(4, 4, 4), namespace="claimed")
+    first = make(maria, node_id)
+    assert fleet_of.charged_to(maria)  # the reading connection is open
+    reading = 1
+    for step in range(reading, injector.count(lambda: fleet_of.grow(maria, first))):
+        wanted = make(maria, node_id)
+        with injector.at(step, error(number)):
+            outcome = fleet_of.grow(maria, wanted)
+        assert injector.struck
+        if isinstance(outcome, Busy):
+            assert (number, injector.steps[-1].startswith("SET STATEMENT")) == (1205, True)
+            continue
+        assert isinstance(outcome, Admitted)
+        assert_grown(maria, wanted)
+
+
+@pytest.mark.parametrize("make", GROWN)
+@pytest.mark.parametrize("after", [False, True])
+def test_growth_whose_connection_breaks_at_any_step_is_read_back_by_its_size(
+    maria: Database,
+    injector: Injector,  # noqa: F811
+    make: Callable[[Database, int], Ask],
+    *,
+    after: bool,
+) -> None:
+    node_id = fleet_of.node(maria, cpus=1000)
+    fleet_of.claim(maria, limit=(4, 4, 4), namespace="claimed")
+    first = make(maria, node_id)
+    assert fleet_of.charged_to(maria)  # the reading connection is open
+    reading = 1
+    for step in range(reading, injector.count(lambda: fleet_of.grow(maria, first))):
+        wanted = make(maria, node_id)
+        with injector.at(step, lost(after=after)):
+            outcome = fleet_of.grow(maria, wanted)
+        assert injector.struck
+        committed = after and injector.steps[step] == "commit"
+        assert isinstance(outcome, AlreadyPlaced if committed else Admitted)
+        assert_grown(maria, wanted)
 
 
 def test_a_session_that_is_killed_at_any_step_leaves_one_charge(

@@ -14,6 +14,7 @@ from fleet.ledger import admission, charges, moves, nodes, release, samples
 from fleet.ledger.database import Database
 from fleet.model.admission import Admitted, Busy, Refused
 from fleet.model.errors import NodeNotFound
+from fleet.model.resources import Amounts
 from tests.ledger import fleet_of
 from tests.ledger.fleet_of import PLAIN, ask
 from tests.ledger.holding import Other, open_transaction
@@ -237,3 +238,160 @@ def test_a_release_and_the_beginning_of_a_move_at_once_leave_no_charge_behind(
         assert fleet_of.charged_to(maria) == {}
         assert fleet_of.used(maria, here) == fleet_of.used(maria, there) == (0, 0, 0, 0)
         fleet_of.assert_exact(maria)
+
+
+# --- growth in place ---------------------------------------------------------------------------------------------
+
+
+def growing(conn: Connection, wanted: admission.Ask, **held: int) -> None:
+    """One growth's transaction, not committed yet."""
+    based = replace(wanted, held=Amounts(**{"cpus": 1, "memory_mb": 1, "instances": 1, **held}))
+    assert isinstance(admission._admit(conn, based, *[admission.nothing] * 3), Admitted)
+
+
+def test_growth_never_waits_for_its_node(maria: Database) -> None:
+    node_id = fleet_of.node(maria, "n", cpus=8)
+    instance = fleet_of.admitted(maria, ask(node_id))
+    with open_transaction(maria) as conn:
+        samples._set_scheduling(conn, "n", "cordoned")
+        assert fleet_of.grow(maria, ask(node_id, cpus=2, instance_uuid=instance)) == Busy(node_id)
+
+
+def test_a_publish_that_waited_for_a_growth_counts_it_as_pending(maria: Database, mariadb_ledger_url: str) -> None:
+    node_id = fleet_of.node(maria, "n", cpus=8)
+    instance = fleet_of.admitted(maria, ask(node_id))
+    fleet_of.settle(maria, instance)
+    fleet_of.publish(maria, "n", cpus=8)
+    with open_transaction(maria) as conn:
+        growing(conn, ask(node_id, memory_mb=513, instance_uuid=instance))
+        other = Other(mariadb_ledger_url, lambda db: fleet_of.publish(db, "n", cpus=8, age=60))
+        other.stands(maria)
+    other.result()
+
+    fleet_of.assert_exact(maria)
+    assert fleet_of.row(maria, node_id)["pending_memory_mb"] == 513
+    fleet_of.publish(maria, "n", cpus=8)
+    assert fleet_of.row(maria, node_id)["pending_memory_mb"] == 0
+    fleet_of.assert_exact(maria)
+
+
+def test_growth_that_a_publish_overtook_charges_against_the_new_sample(
+    maria: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node_id = fleet_of.node(maria, "n", cpus=8)
+    instance = fleet_of.admitted(maria, ask(node_id))
+    fleet_of.settle(maria, instance)
+    assert isinstance(fleet_of.grow(maria, ask(node_id, memory_mb=101, instance_uuid=instance)), Admitted)
+    admit = admission.admit
+
+    def overtaken(db: Database, wanted: admission.Ask, **writes: Any) -> Any:
+        fleet_of.publish(maria, "n", cpus=8)
+        return admit(db, wanted, **writes)
+
+    monkeypatch.setattr(admission, "admit", overtaken)
+    assert isinstance(fleet_of.grow(maria, ask(node_id, memory_mb=201, instance_uuid=instance)), Admitted)
+
+    assert fleet_of.row(maria, node_id)["pending_memory_mb"] == 100
+    fleet_of.assert_exact(maria)
+
+
+def test_a_release_that_waited_for_a_growth_gives_the_grown_amounts_back(
+    maria: Database, mariadb_ledger_url: str
+) -> None:
+    node_id = fleet_of.node(maria, cpus=8)
+    instance = fleet_of.admitted(maria, ask(node_id))
+    with open_transaction(maria) as conn:
+        growing(conn, ask(node_id, cpus=5, memory_mb=64, instance_uuid=instance))
+        other = Other(mariadb_ledger_url, functools.partial(fleet_of.delete, instance=instance))
+        other.stands(maria)
+    released = other.result()
+
+    assert [charge.amounts for charge in released.charges] == [Amounts(5, 64, 0, 1)]
+    assert fleet_of.used(maria, node_id) == (0, 0, 0, 0)
+    assert fleet_of.unclaimed(maria) == (0, 0, 0)
+    fleet_of.assert_exact(maria)
+
+
+def test_growth_during_a_release_is_busy_and_finds_no_charge_after_it(maria: Database) -> None:
+    node_id = fleet_of.node(maria, cpus=8)
+    instance = fleet_of.admitted(maria, ask(node_id))
+    wanted = ask(node_id, cpus=5, instance_uuid=instance)
+    with open_transaction(maria) as conn:
+        release.release_in(conn, instance, rows=functools.partial(fleet_of._deleted, instance=instance))
+        assert fleet_of.grow(maria, wanted) == Busy(node_id)
+
+    # One that read the charge before it was released, and one that reads now.
+    for outcome in (admission.admit(maria, replace(wanted, held=Amounts(1, 1, 0, 1))), fleet_of.grow(maria, wanted)):
+        assert isinstance(outcome, Refused)
+        assert outcome.ineligible == "no_charge"
+    assert fleet_of.used(maria, node_id) == (0, 0, 0, 0)
+    fleet_of.assert_exact(maria)
+
+
+@pytest.mark.parametrize("growth_first", [True, False])
+def test_growth_and_the_beginning_of_a_move_at_once_leave_one_size(
+    maria: Database, mariadb_ledger_url: str, *, growth_first: bool
+) -> None:
+    here, there = fleet_of.node(maria, cpus=8), fleet_of.node(maria, cpus=8)
+    instance = fleet_of.admitted(maria, ask(here))
+    fleet_of.settle(maria, instance)
+    wanted, moving = ask(here, cpus=5, instance_uuid=instance), ask(there, instance_uuid=instance)
+    with open_transaction(maria) as conn:
+        if growth_first:
+            growing(conn, wanted)
+            other = Other(mariadb_ledger_url, functools.partial(moves.begin, ask=moving))
+        else:
+            admission._admit(conn, replace(moving, incoming=True), *[admission.nothing] * 3)
+            moves.PRIMARY.run(conn, instance_uuid=instance).first()
+            other = Other(mariadb_ledger_url, functools.partial(fleet_of.grow, wanted=wanted))
+        other.stands(maria)
+    outcome = other.result()
+
+    assert isinstance(outcome, Refused)
+    assert outcome.ineligible == ("charge_changed" if growth_first else "charge_moving")
+    assert fleet_of.used(maria, here)[0] == (5 if growth_first else 1)
+    fleet_of.assert_exact(maria)
+
+
+def test_growth_while_a_move_settles_finds_the_charge_elsewhere(maria: Database, mariadb_ledger_url: str) -> None:
+    here, there = fleet_of.node(maria, cpus=8), fleet_of.node(maria, cpus=8)
+    instance = fleet_of.admitted(maria, ask(here))
+    fleet_of.settle(maria, instance)
+    moving = ask(there, instance_uuid=instance)
+    assert isinstance(moves.begin(maria, moving), Admitted)
+    wanted = ask(here, cpus=5, instance_uuid=instance)
+    # It has read the charge where it was, and meets the settling at its own lock.
+    based = replace(wanted, held=Amounts(1, 1, 0, 1))
+
+    def settling(db: Database) -> bool:
+        return moves.settle(db, instance, rows=lambda conn: fleet_of.moved_instance(conn, moving))
+
+    with open_transaction(maria) as conn:
+        conn.exec_driver_sql(f"UPDATE scheduler_node_capacity SET used_cpus = used_cpus WHERE node_id = {there}")
+        other = Other(mariadb_ledger_url, settling)
+        other.stands(maria)
+        assert admission.admit(maria, based) == Busy(here)
+    assert other.result()
+
+    outcome = admission.admit(maria, based)
+    assert isinstance(outcome, Refused)
+    assert outcome.ineligible == "charge_elsewhere"
+    assert (fleet_of.used(maria, here)[0], fleet_of.used(maria, there)[0]) == (0, 1)
+    fleet_of.assert_exact(maria)
+
+
+def test_growth_whose_claim_ends_before_its_row_is_locked_is_paid_by_the_cluster(
+    maria: Database, mariadb_ledger_url: str
+) -> None:
+    node_id = fleet_of.node(maria, cpus=16)
+    claim = fleet_of.claim(maria, limit=(4, 40, 4), namespace="claimed")
+    instance = fleet_of.admitted(maria, ask(node_id, cpus=2, namespace="claimed"))
+    wanted = ask(node_id, cpus=3, namespace="claimed", claim_hard=True, instance_uuid=instance)
+    with open_transaction(maria) as conn:
+        conn.exec_driver_sql("UPDATE namespace_claims SET expires_at = 1")
+        other = Other(mariadb_ledger_url, functools.partial(fleet_of.grow, wanted=wanted))
+        other.stands(maria)
+
+    assert other.result() == Admitted(node_id, payer=None)
+    assert (fleet_of.claim_row(maria, claim)["used_cpus"], fleet_of.unclaimed(maria)[0]) == (0, 3)
+    fleet_of.assert_exact(maria)

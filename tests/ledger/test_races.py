@@ -159,6 +159,48 @@ def test_b01_catches_a_naive_admission(maria: Database, mariadb_ledger_url: str)
     assert found != []
 
 
+GROWING = 20
+
+
+def race_of_growths(db: Database, url: str, attempt: Attempt, rounds: int) -> list[str]:
+    """B01, second run: on a node with 4096 MiB left, 20 instances that it holds each grow by 4096 MiB at once."""
+    fleet_of.node(db, cpus=1000)  # what the naive one loses must not end in a full cluster
+    node_id = fleet_of.node(db, cpus=1000, memory_mb=(GROWING + 4) * 1024)
+    mine = [fleet_of.admitted(db, ask(node_id, memory_mb=1024)) for _ in range(GROWING)]
+    for number, instance in enumerate(mine):
+        # Some are drafts still: growth does not care.
+        assert number % 3 == 0 or fleet_of.settle(db, instance)
+    with Threads(url, GROWING) as racers:
+        for _ in range(rounds):
+            wanted = [ask(node_id, memory_mb=5 * 1024, instance_uuid=instance) for instance in mine]
+            answers = racers.run(racing.until_decided, [(attempt, item) for item in wanted])
+            winners = [item for item, answer in zip(wanted, answers, strict=True) if isinstance(answer, Admitted)]
+            dimensions = [
+                [figure.dimension for figure in answer.figures if figure.exceeded]
+                for answer in answers
+                if isinstance(answer, Refused)
+            ]
+            found = wrong(db, answers)
+            if len(winners) != 1 or dimensions != [["memory_mb"]] * (GROWING - 1) or found:
+                return [f"{len(winners)} winners", f"refused on {dimensions}", *found]
+            back = fleet_of.grow(db, ask(node_id, memory_mb=1024, instance_uuid=winners[0].instance_uuid))
+            assert isinstance(back, Admitted), back
+    return []
+
+
+def test_b01_of_twenty_instances_that_grow_into_the_last_memory_at_once_one_does(
+    maria: Database, mariadb_ledger_url: str
+) -> None:
+    assert race_of_growths(maria, mariadb_ledger_url, racing.grown, 20) == []
+
+
+def test_b01_catches_a_naive_growth(maria: Database, mariadb_ledger_url: str) -> None:
+    for _ in range(2):
+        found = race_of_growths(maria, mariadb_ledger_url, naive.grow, 1)
+        assert found[0] == f"{GROWING} winners"
+        assert any("used_memory_mb" in item for item in found)
+
+
 def race_for_sixty(db: Database, url: str, attempt: Attempt) -> tuple[Answers, list[str]]:
     """B53: 60 claims of 1 vCPU at once on a node with 60 left."""
     node_id = fleet_of.node(db, cpus=100)

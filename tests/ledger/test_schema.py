@@ -6,11 +6,13 @@ import multiprocessing
 from typing import Any
 
 import pytest
+from alembic import command
 from sqlalchemy import inspect
 
-from fleet.ledger import migrate
+from fleet.ledger import charges, migrate
 from fleet.ledger.database import Database
 from fleet.ledger.schema import metadata
+from fleet.model.resources import Amounts
 
 
 def reflected(db: Database, *, without: str = "alembic_version") -> dict[str, Any]:
@@ -63,6 +65,25 @@ def test_migrating_twice_is_a_no_op(ledger_url: str) -> None:
     assert reflected(db) == once
     with db.read() as conn:
         assert conn.exec_driver_sql("SELECT COUNT(*) FROM cluster_capacity").scalar_one() == 1
+    db.close()
+
+
+def test_a_charge_from_before_growth_in_place_has_grown_by_nothing(ledger_url: str) -> None:
+    db = Database(ledger_url)
+    command.upgrade(migrate._config(db), "r0001")
+    assert "grown_at" not in reflected(db)["charges"]["columns"]
+    with db.engine.connect() as conn:
+        conn.exec_driver_sql(
+            "INSERT INTO charges (instance_uuid, role, node_id, namespace, cpus, memory_mb, disk_gb, instances,"
+            " placed_at) VALUES ('i', 'primary', 1, 'n', 2, 64, 8, 1, 5)"
+        )
+        conn.commit()
+    migrate.migrate(db)
+
+    (charge,) = charges.of_instance(db, "i")
+    assert (charge.amounts, charge.grown, charge.grown_at_us) == (Amounts(2, 64, 8, 1), Amounts(), None)
+    command.downgrade(migrate._config(db), "r0001")
+    assert "grown_at" not in reflected(db)["charges"]["columns"]
     db.close()
 
 

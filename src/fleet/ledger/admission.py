@@ -25,7 +25,7 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from fleet.ledger import claims, events, held, refusal, release, totals
+from fleet.ledger import events, held, payer, refusal, release, totals
 from fleet.ledger.database import (
     LOCK_WAIT_TIMEOUT,
     STATEMENT_TIMEOUT,
@@ -171,29 +171,6 @@ CHARGE_STANDS = Sql("""
     SELECT node_id FROM charges WHERE instance_uuid = :instance_uuid AND role = :role {for_update}
 """)
 
-_UNCLAIMED_USE = """
-    UPDATE cluster_capacity SET
-        unclaimed_used_cpus = unclaimed_used_cpus + :cpus,
-        unclaimed_used_memory_mb = unclaimed_used_memory_mb + :memory_mb,
-        unclaimed_used_disk_gb = unclaimed_used_disk_gb + :disk_gb,
-        updated_at = {now}
-    WHERE id = 1 AND (SELECT payer FROM charges WHERE instance_uuid = :instance_uuid AND role = 'primary') IS NULL
-"""
-
-CLUSTER_FORCED = Sql(_UNCLAIMED_USE)
-
-CLUSTER_GUARD = Sql(
-    _UNCLAIMED_USE
-    + """
-      AND (unlimited_cpus > 0
-           OR unclaimed_used_cpus + overage_cpus + :cpus <= total_cpus - claimed_cpus)
-      AND (unlimited_memory_mb > 0
-           OR unclaimed_used_memory_mb + overage_memory_mb + :memory_mb <= total_memory_mb - claimed_memory_mb)
-      AND (unlimited_disk_gb > 0
-           OR unclaimed_used_disk_gb + overage_disk_gb + :disk_gb <= total_disk_gb - claimed_disk_gb)
-"""
-)
-
 IS_UNCOUNTED = Sql("SELECT node_id FROM scheduler_node_capacity WHERE counted = 0 AND node_id = :node_id")
 
 
@@ -242,22 +219,22 @@ def _admit(conn: Connection, ask: Ask, key: Writes, new_rows: NewRows, rows: Wri
     params = _parameters(ask)
     unguarded, change = _charge_nodes(conn, ask, params)
     # What no node's row guards, the cluster's does not guard either: an unsized node is in no total.
-    cluster_guard = CLUSTER_GUARD if ask.enforce and not unguarded else CLUSTER_FORCED
+    cluster_guard = payer.CLUSTER_GUARD if ask.enforce and not unguarded else payer.CLUSTER_FORCED
     key(conn)
     if ask.held is not None:
-        payer, over_claim, shrunk = _change_size(conn, ask, params, (rows, new_rows), cluster_guard)
+        pays, over_claim, shrunk = _change_size(conn, ask, params, (rows, new_rows), cluster_guard)
         change += shrunk
     elif ask.charges_payer and rows is nothing:
-        payer, over_claim = _charge_together(conn, ask, params, new_rows, cluster_guard)
+        pays, over_claim = _charge_together(conn, ask, params, new_rows, cluster_guard)
     else:
         named = _insert_charge(conn, params) if ask.source is None else _move_charge(conn, params)
         _write(conn, rows, new_rows)
-        payer, over_claim = None, ()
+        pays, over_claim = None, ()
         if ask.charges_payer:
-            payer, over_claim = _charge_payer(conn, ask, params, named, cluster_guard)
+            pays, over_claim = _charge_payer(conn, ask, params, named, cluster_guard)
     _correct_totals(conn, ask, params, change)
     _record_exceptions(conn, ask, over_claim, unguarded=unguarded)
-    return Admitted(ask.node_id, payer, over_claim, unguarded=unguarded)
+    return Admitted(ask.node_id, pays, over_claim, unguarded=unguarded)
 
 
 def _write(conn: Connection, rows: Writes, new_rows: NewRows) -> None:
@@ -394,27 +371,12 @@ def _move_charge(conn: Connection, params: dict[str, Any]) -> str | None:
 
 
 def _charge_payer(
-    conn: Connection, ask: Ask, params: dict[str, Any], payer: str | None, cluster_guard: Sql
+    conn: Connection, ask: Ask, params: dict[str, Any], named: str | None, cluster_guard: Sql
 ) -> tuple[str | None, tuple[DimensionFigure, ...]]:
-    """Charge the claim that covers the namespace, or the cluster; the claim's own row has the last word on covering."""
-    given_back: list[tuple[str, int]] | None = None
-    if payer is not None:
-        hard = ask.claim_hard and ask.enforce
-        charged = claims.charge(conn, payer, ask.charged, hard=hard, unjudged=ask.unjudged)
-        if isinstance(charged, claims.Charged):
-            return payer, charged.over
-        if isinstance(charged, claims.Exceeded):
-            raise _GuardRefused(Stage.CLAIM, payer)
-        # An unfolded claim gives back what it paid of a charge that grows, and the cluster pays all of it.
-        given_back = None if ask.held is None else claims.credit(conn, payer, ask.held)
-        claims.pay_from_cluster(conn, ask.instance_uuid)
-    if cluster_guard.run(conn, params).rowcount == 0 and cluster_guard is CLUSTER_GUARD:
-        raise _GuardRefused(Stage.CLUSTER)
-    if given_back is not None and ask.held is not None:
-        # Unguarded: the promise that covered it ended, and leaves `claimed_*` with the fold.
-        release.record_clamps(conn, ask.instance_uuid, given_back)
-        CLUSTER_FORCED.run(conn, params, **ask.held.as_dict())
-    return None, ()
+    paid = payer.charge(conn, ask, params, named, cluster_guard)
+    if isinstance(paid, Stage):
+        raise _GuardRefused(paid, named)
+    return paid.payer, paid.over_claim
 
 
 def _change_size(
@@ -423,14 +385,14 @@ def _change_size(
     """Rewrite the charge that the node holds; its payer is charged what grows and credited what shrinks."""
     rewritten = held.rewrite(conn, ask)
     _write(conn, *writes)
-    payer, clamped = rewritten.before.payer, list(rewritten.clamped)
+    pays, clamped = rewritten.before.payer, list(rewritten.clamped)
     over_claim: tuple[DimensionFigure, ...] = ()
     if ask.charged != Amounts():
-        payer, over_claim = _charge_payer(conn, ask, params, payer, cluster_guard)
+        pays, over_claim = _charge_payer(conn, ask, params, pays, cluster_guard)
     if rewritten.shrunk != Amounts():
-        clamped += release.credit_payer(conn, replace(rewritten.before, payer=payer, amounts=rewritten.shrunk))
+        clamped += release.credit_payer(conn, replace(rewritten.before, payer=pays, amounts=rewritten.shrunk))
     release.record_clamps(conn, ask.instance_uuid, clamped)
-    return payer, over_claim, rewritten.change
+    return pays, over_claim, rewritten.change
 
 
 def _correct_totals(conn: Connection, ask: Ask, params: dict[str, Any], change: totals.Change) -> None:
