@@ -53,7 +53,7 @@ def tenant(
     _create(db, pause, attempt, draw, mine, node_ids[:1])
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        what = draw.choice(("create", "create", "create", "delete", "move", "settle", "migrate"))
+        what = draw.choice(("create", "create", "create", "delete", "move", "settle", "migrate", "grow"))
         if what == "create" and len(mine.held) < HELD_MAX:
             _create(db, pause, attempt, draw, mine, draw.sample(list(node_ids), len(node_ids)))
         elif what == "delete" and mine.held:
@@ -66,6 +66,8 @@ def tenant(
             mine.drafts.discard(instance)
         elif what == "migrate" and set(mine.held) - mine.drafts:
             _migrate(db, draw, mine, node_ids)
+        elif what == "grow" and mine.held:
+            _grow(db, pause, draw, mine)
         mine.done += 1
     return mine
 
@@ -114,8 +116,20 @@ def _migrate(db: Database, draw: random.Random, mine: Acknowledged, node_ids: Se
     mine.held[instance] = target
 
 
+def _grow(db: Database, pause: Pause, draw: random.Random, mine: Acknowledged) -> None:
+    """Another size where it is; what is acknowledged stands."""
+    instance = draw.choice(sorted(mine.held))
+    cpus, memory_mb = draw.randint(1, 3), draw.choice((64, 128, 256))
+    wanted = fleet_of.ask(
+        mine.held[instance], cpus=cpus, memory_mb=memory_mb, instance_uuid=instance, namespace=mine.namespace
+    )
+    if isinstance(racing.until_decided(db, pause, racing.grown, wanted), Admitted):
+        held = _size(db, instance)
+        assert (held["cpus"], held["memory_mb"]) == (cpus, memory_mb)
+
+
 def _elsewhere(db: Database, mine: Acknowledged, instance: str, target: int, **how: Any) -> Ask:
-    held = fleet_of.rows(db, "SELECT cpus, memory_mb FROM charges WHERE instance_uuid = :uuid", uuid=instance)[0]
+    held = _size(db, instance)
     return fleet_of.ask(
         target,
         cpus=held["cpus"],
@@ -124,6 +138,10 @@ def _elsewhere(db: Database, mine: Acknowledged, instance: str, target: int, **h
         namespace=mine.namespace,
         **how,
     )
+
+
+def _size(db: Database, instance: str) -> dict[str, Any]:
+    return fleet_of.rows(db, "SELECT cpus, memory_mb FROM charges WHERE instance_uuid = :uuid", uuid=instance)[0]
 
 
 @dataclass(slots=True)

@@ -33,7 +33,7 @@ from fleet.ledger.migrate import migrate
 from fleet.ledger.reconcile import reconcile
 from fleet.ledger.release import NothingToRelease, Released
 from fleet.ledger.verify import verify
-from fleet.model.admission import Admitted, Refused, Stage
+from fleet.model.admission import Admitted, AlreadyPlaced, Refused, Stage
 from tests.ledger import fleet_of
 from tests.ledger.fleet_of import PLAIN, ask
 
@@ -117,10 +117,26 @@ class Model:
         slot = node.slots is None or self.slots(name) + 1 <= node.slots
         return fits and slot and node.counted and node.scheduling == "enabled"
 
-    def room_in_cluster(self, size: Three) -> bool:
+    def room_in_cluster(self, size: Three, *, grows: bool = False) -> bool:
         promised = self.claim_limit if self.claim else (0, 0, 0)
         figures = zip(self.paid_by(None), self.overage, size, self.totals, promised, strict=True)
-        return all(used + over + asked <= all_ - claimed for used, over, asked, all_, claimed in figures)
+        return all(
+            (grows and asked <= 0) or used + over + asked <= all_ - claimed
+            for used, over, asked, all_, claimed in figures
+        )
+
+    def expected_growth(self, item: Held, target: Three, *, hard: bool) -> Stage | None:
+        """The stage that must refuse to bring a charge to `target` where it is, or None."""
+        node = self.nodes[item.node]
+        added = triple(wanted - have for wanted, have in zip(target, item.size, strict=True))
+        if not node.counted or node.scheduling == "draining" or over(self.used(item.node), added, node.limit):
+            return Stage.NODE
+        if max(added) <= 0:
+            return None
+        if item.payer is not None and item.payer == self.claim:
+            used = self.paid_by(self.claim)
+            return Stage.CLAIM if hard and over(used, added, self.claim_limit) else None
+        return None if self.room_in_cluster(added, grows=True) else Stage.CLUSTER
 
     def expected(self, name: str, size: Three, namespace: str, *, hard: bool) -> Stage | None:
         """The stage that must refuse, or None."""
@@ -131,6 +147,11 @@ class Model:
             over = any(h + s > li for h, s, li in zip(used, size, self.claim_limit, strict=True))
             return Stage.CLAIM if hard and over else None
         return None if self.room_in_cluster(size) else Stage.CLUSTER
+
+
+def over(used: Three, added: Three, limit: Three) -> bool:
+    """Whether a dimension that grows would be over its limit; one that does not grow never is."""
+    return any(more > 0 and have + more > most for have, more, most in zip(used, added, limit, strict=True))
 
 
 def triple(values: Iterable[int]) -> Three:
@@ -273,6 +294,41 @@ class LedgerMachine(RuleBasedStateMachine):
         item = self.model.held[instance]
         assert fleet_of.settle(self.db, instance) is not item.settled
         item.settled = True
+
+    @precondition(lambda self: self.model.held)
+    @rule(data=st.data(), size=st.tuples(SIZE, SIZE, SIZE), hard=st.booleans())
+    def grow_or_shrink(self, data: st.DataObject, size: Three, *, hard: bool) -> None:
+        instance = data.draw(st.sampled_from(list(self.model.held)))
+        item = self.model.held[instance]
+        cpus, memory_mb, disk_gb = size
+        wanted = ask(
+            self.model.nodes[item.node].node_id,
+            cpus=cpus,
+            memory_mb=memory_mb,
+            disk_gb=disk_gb,
+            namespace=item.namespace,
+            instance_uuid=instance,
+            claim_hard=hard,
+        )
+        expected = self.model.expected_growth(item, size, hard=hard)
+        outcome = fleet_of.grow(self.db, wanted)
+        if size == item.size:
+            assert isinstance(outcome, AlreadyPlaced), outcome
+            return
+        if item.incoming is not None:
+            assert isinstance(outcome, Refused), outcome
+            assert outcome.ineligible == "charge_moving"
+            return
+        if expected is not None:
+            assert isinstance(outcome, Refused), (outcome, expected)
+            assert outcome.failing_stage is expected
+            return
+        assert isinstance(outcome, Admitted), outcome
+        if any(wanted > have for wanted, have in zip(size, item.size, strict=True)) and item.payer != self.model.claim:
+            # Its claim has ended: whatever grows is the cluster's.
+            item.payer = None
+        item.size = size
+        assert outcome.payer == item.payer
 
     @precondition(lambda self: any(item.incoming is None for item in self.model.held.values()))
     @rule(data=st.data())
