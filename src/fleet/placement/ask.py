@@ -13,9 +13,9 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from fleet.model.affinity import AffinitySpec
-from fleet.model.errors import InvalidRequest, NotSupported
+from fleet.model.errors import InvalidRequest
 from fleet.model.gpu_inventory import GpuAsk
-from fleet.model.request import InstanceRequest, PlacementRequest, Reason
+from fleet.model.request import PlacementRequest, Reason
 from fleet.model.resources import Amounts
 from fleet.model.rules import Node
 from fleet.placement.columns import Ints, Mask
@@ -24,21 +24,6 @@ from fleet.placement.frame import Frame
 T = TypeVar("T")
 
 MOVES: Final = frozenset({Reason.MIGRATE, Reason.EVACUATE})
-
-STAGED_FIELDS: Final = (
-    "placement.node",
-    "placement.labels",
-    "region",
-    "arch",
-    "gpus",
-    "gpu_kind",
-    "gpu_profile",
-    "affinity",
-    "metadata.affinity",
-    "placement_rules",
-    "sleep_after_idle_seconds",
-)
-"""Fields of a request that some stage must serve: until it is there, they are refused, never ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,23 +161,3 @@ def _destinations(request: PlacementRequest, frame: Frame) -> tuple[Mask | None,
     allowed = np.zeros(len(frame), dtype=np.bool_)
     allowed[[index[name] for name in request.destinations if name in index]] = True
     return allowed, tuple(name for name in request.destinations if name not in index)
-
-
-def fields_asked(request: InstanceRequest) -> tuple[str, ...]:
-    """Return those of `STAGED_FIELDS` that a request uses."""
-    metadata = request.metadata or {}
-    values = {
-        "placement.node": request.placement.node,
-        "placement.labels": request.placement.labels,
-        "affinity": request.affinity,
-        "metadata.affinity": metadata.get("affinity"),
-    }
-    return tuple(name for name in STAGED_FIELDS if values.get(name, getattr(request, name, None)))
-
-
-def refuse_unsupported(request: PlacementRequest, served: frozenset[str]) -> None:
-    """Raise NotSupported when the request uses a field that no stage serves."""
-    missing = [name for name in fields_asked(request) if name not in served]
-    if missing:
-        errors = [{"field": name, "message": "this feature is not there yet"} for name in missing]
-        raise NotSupported(f"not supported yet: {', '.join(missing)}; leave them out", errors=errors)

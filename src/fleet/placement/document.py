@@ -19,6 +19,7 @@ import numpy as np
 from fleet.model.capacity import Measured, node_limits
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.config_value import ConfigError
+from fleet.model.gpu_inventory import GpuInventory
 from fleet.model.resources import Amounts
 from fleet.placement.columns import (
     FIGURE_MAX,
@@ -42,7 +43,7 @@ from fleet.placement.columns import (
     state_code,
 )
 from fleet.placement.frame import Frame, Sample, Traits, ratios_of
-from fleet.placement.gpus import GPU_FIELDS, GpuInventory, inventory_form, read_inventory
+from fleet.placement.gpus import GPU_FIELDS, inventory_form, read_inventory
 from fleet.placement.instances import EMPTY_TALLY, InstanceRecord, Tally, tally
 from fleet.placement.reader import Reader
 

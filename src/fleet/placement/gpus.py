@@ -117,13 +117,14 @@ def read_inventory(reader: Reader, form: Mapping[str, Any], path: str) -> GpuInv
     """Return the inventory of a document's node; malformed parts are problems with their paths."""
     if not form:
         return NO_GPUS
-    devices, slices = [], []
-    for at, item in enumerate(reader.items(form.get("gpus") or [], f"{path}.gpus")):
+    devices: list[GpuDevice] = []
+    slices: list[MigInstance] = []
+    for at, item in enumerate(_listed(reader, form.get("gpus"), f"{path}.gpus")):
         devices.append(_device(reader, reader.mapping(item, f"{path}.gpus[{at}]"), f"{path}.gpus[{at}]"))
-    for at, item in enumerate(reader.items(form.get("mig_instances") or [], f"{path}.mig_instances")):
+    for at, item in enumerate(_listed(reader, form.get("mig_instances"), f"{path}.mig_instances")):
         where = f"{path}.mig_instances[{at}]"
         slices.append(_slice(reader, reader.mapping(item, where), where))
-    _refuse_twins(reader, [one.uuid for one in (*devices, *slices)], path)
+    _refuse_twins(reader, [*(one.uuid for one in devices), *(one.uuid for one in slices)], path)
     return GpuInventory(
         count=reader.whole(form.get("gpu_count"), f"{path}.gpu_count", FIGURE_MAX) or 0,
         used=reader.whole(form.get("gpu_count_used"), f"{path}.gpu_count_used", FIGURE_MAX) or 0,
@@ -133,6 +134,10 @@ def read_inventory(reader: Reader, form: Mapping[str, Any], path: str) -> GpuInv
         devices=tuple(devices),
         instances=tuple(slices),
     )
+
+
+def _listed(reader: Reader, value: object, path: str) -> Sequence[Any]:
+    return () if value is None else reader.items(value, path)
 
 
 def _device(reader: Reader, item: Mapping[str, Any], path: str) -> GpuDevice:

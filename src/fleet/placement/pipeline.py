@@ -16,7 +16,7 @@ from fleet.model.decision import Decision, Outcome
 from fleet.model.errors import InvalidRequest
 from fleet.model.request import PlacementRequest
 from fleet.placement import cause
-from fleet.placement.ask import Ask, refuse_unsupported
+from fleet.placement.ask import Ask
 from fleet.placement.columns import Mask
 from fleet.placement.draws import SEED_MAX
 from fleet.placement.frame import Frame
@@ -28,7 +28,6 @@ from fleet.placement.stage import (
     Reason,
     Scorer,
     all_stages,
-    served_fields,
     strategy_named,
 )
 from fleet.placement.trail import Step, Trail
@@ -48,13 +47,11 @@ def decide(request: PlacementRequest, snapshot: Snapshot, seed: int, *, explain:
 
     Raises:
         InvalidRequest: unknown strategy, a seed out of range, or a re-placement of an instance that is not known.
-        NotSupported: the request uses a field that no stage serves.
     """
     if not 0 <= seed <= SEED_MAX:
         raise InvalidRequest(
             f"seed: {seed} is not within 0 to {SEED_MAX}", errors=[{"field": "seed", "message": "out of range"}]
         )
-    refuse_unsupported(request, served_fields())
     frame = snapshot.frame
     strategy = _strategy_of(request, frame)
     ask = Ask.of(request, frame)

@@ -206,12 +206,6 @@ def all_stages() -> tuple[NamedStage, ...]:
 
 
 @cache
-def served_fields() -> frozenset[str]:
-    """Return the fields of a request that some stage gives meaning to."""
-    return frozenset(name for item in all_stages() for name in item.stage.serves)
-
-
-@cache
 def all_strategies() -> Mapping[str, NamedStrategy]:
     """Return the strategies of the folder by their public names; found once a process."""
     found: dict[str, NamedStrategy] = {}

@@ -84,12 +84,6 @@ def test_the_argument_beats_the_request_and_the_request_the_configuration(files:
     assert [message.split()[4].rstrip(";") for message in told] == ["'by-argument'", "'by-request'", "'by-config'"]
 
 
-def test_a_field_without_its_feature_is_not_supported(files: Any) -> None:
-    answer, code = decide_files(*files(a_document(a_node()), a_request(gpus=1)))
-
-    assert (answer["code"], code) == ("not_supported", 1)
-
-
 def test_the_seed_decides_the_shuffle(files: Any) -> None:
     snapshot, request = files(a_document(*[a_node(name=f"n{i}") for i in range(8)]), a_request())
 

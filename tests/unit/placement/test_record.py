@@ -40,7 +40,7 @@ def grow(snapshot: Snapshot, at: int) -> None:
     row[8], row[11] = (row[8] + 1200) / 1000, row[11] / 1000
     names = ("created", "active"), ("enabled", "cordoned")
     row[13], row[14] = names[0][row[13]], names[1][row[14]]
-    assert snapshot.update_counters([(at + 1, *row[:-1])]) == []
+    assert snapshot.update_counters([(at + 1, *row[:-2], row[-1])]) == []
 
 
 def answers(snapshot: Snapshot, **changes: Any) -> Any:

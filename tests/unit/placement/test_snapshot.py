@@ -46,6 +46,7 @@ def a_row(node_id: int, **changes: Any) -> tuple[Any, ...]:
         "scheduling": "enabled",
         "sample_at_us": NOW - 5_000_000,
         "counted": True,
+        "sleepy_memory_mb": 0,
     }
     return (node_id, *{**columns, **changes}.values())
 

@@ -37,22 +37,18 @@ class Asked:
     disk: Annotated[str | None, typer.Option(help="GiB, or a size such as '20 GB'")] = None
     image: Annotated[str | None, typer.Option(help="What it boots")] = None
     namespace: Annotated[str | None, typer.Option(help="For another namespace (admin only)")] = None
-    node: Annotated[str | None, typer.Option(help="Only on this node" + LATER)] = None
-    label: Annotated[list[str] | None, typer.Option(metavar="K=V", help="Only on nodes with this label" + LATER)] = None
+    node: Annotated[str | None, typer.Option(help="Only on this node")] = None
+    label: Annotated[list[str] | None, typer.Option(metavar="K=V", help="Only on nodes with this label")] = None
     tag: Annotated[list[str] | None, typer.Option(metavar="K[=V]", help="A tag it carries")] = None
-    region: Annotated[str | None, typer.Option(help="Only in this region" + LATER)] = None
-    arch: Annotated[str | None, typer.Option(help="amd64 or arm64" + LATER)] = None
-    gpus: Annotated[int | None, typer.Option(help="Whole GPUs" + LATER)] = None
-    gpu_kind: Annotated[str | None, typer.Option(help="Kind of GPU" + LATER)] = None
-    gpu_profile: Annotated[str | None, typer.Option(help="MIG profile" + LATER)] = None
-    affinity: Annotated[str | None, typer.Option(metavar="FILE|JSON", help="Affinity to other instances" + LATER)] = (
-        None
-    )
-    rules: Annotated[str | None, typer.Option(metavar="FILE|JSON", help="Placement rules" + LATER)] = None
+    region: Annotated[str | None, typer.Option(help="Only in this region")] = None
+    arch: Annotated[str | None, typer.Option(help="amd64 or arm64")] = None
+    gpus: Annotated[int | None, typer.Option(help="Whole GPUs")] = None
+    gpu_kind: Annotated[str | None, typer.Option(help="Kind of GPU")] = None
+    gpu_profile: Annotated[str | None, typer.Option(help="MIG profile")] = None
+    affinity: Annotated[str | None, typer.Option(metavar="FILE|JSON", help="Affinity to other instances")] = None
+    rules: Annotated[str | None, typer.Option(metavar="FILE|JSON", help="Placement rules")] = None
     strategy: Annotated[str | None, typer.Option(help="How the nodes that fit are ordered")] = None
-    sleep_after: Annotated[int | None, typer.Option(metavar="SECONDS", help="Sleep when idle for so long" + LATER)] = (
-        None
-    )
+    sleep_after: Annotated[int | None, typer.Option(metavar="SECONDS", help="Sleep when idle for so long")] = None
     wait_for_capacity: Annotated[int | None, typer.Option(metavar="SECONDS", help="Wait for room so long" + LATER)] = (
         None
     )

@@ -7,9 +7,9 @@ it. Every pair must match exactly; an empty selector matches every node.
 from __future__ import annotations
 
 from fleet.placement.ask import Ask
+from fleet.placement.columns import Mask
 from fleet.placement.frame import Frame
 from fleet.placement.stage import Drops, Example, Figures, Filter, Reason
-from fleet.placement.columns import Mask
 
 LABELS_MISSING = Reason("labels_missing", "the node lacks a label of the selector, or has another value for it")
 

@@ -19,7 +19,7 @@ from fleet.placement.ask import Ask
 from fleet.placement.columns import Mask
 from fleet.placement.frame import Frame
 from fleet.placement.rules.ground import FrameGround
-from fleet.placement.rules.judge import judge_rule, satisfied
+from fleet.placement.rules.judge import satisfied
 from fleet.placement.stage import Drops, Example, Figures, Filter, Reason
 
 WITHOUT_LABEL = Reason("rule_label_missing", "a rule asks within a label that the node does not have")
@@ -100,7 +100,8 @@ def _who(node: Node, frame: Frame, seen: FrameGround, at: int) -> dict[str, Any]
 
 def _blocking(rule: Rule, frame: Frame, seen: FrameGround, at: int) -> Sequence[str]:
     """Return the uuids of the first few instances that stand against a `has_not`."""
-    names, found = frame.roster.names, []
+    names = frame.roster.names
+    found: list[str] = []
     value = None if rule.within is None else frame.roster.traits[at].labels.get(rule.within)
     for one in seen.carriers(rule.tags):
         for node in one.nodes():
