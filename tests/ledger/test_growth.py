@@ -1,22 +1,19 @@
-"""Growth in place: judged by the increase alone, through the guard of every other growth, paid by whoever pays."""
+"""Growth in place: judged by the increase alone, through the guard of every other growth; what is pending of it."""
 
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any
 
 import pytest
-from sqlalchemy import Connection
 
-from fleet.ledger import admission, charges, demand, growth, leases, moves, samples
-from fleet.ledger.admission import Ask
+from fleet.ledger import charges, demand, leases, moves, samples
 from fleet.ledger.database import Database
-from fleet.ledger.reconcile import reconcile
-from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Busy, Refused, Stage
+from fleet.model.admission import Admitted, Refused, Stage
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.resources import Amounts
 from tests.ledger import fleet_of
-from tests.ledger.fleet_of import PLAIN, ask, grow
+from tests.ledger.fleet_of import ask, grow
+from tests.ledger.growing import over, pending, placed, to
 
 CLAIMED = "claimed"
 
@@ -26,28 +23,6 @@ def lease(db: Database) -> leases.Lease:
     taken = leases.acquire(db, "reconciler", "test", 60)
     assert taken is not None
     return taken
-
-
-def placed(db: Database, node_id: int, *, settled: bool = True, **how: Any) -> str:
-    instance = fleet_of.admitted(db, ask(node_id, **how))
-    assert not settled or fleet_of.settle(db, instance)
-    return instance
-
-
-def to(node_id: int, instance: str, **how: Any) -> Ask:
-    return ask(node_id, instance_uuid=instance, **how)
-
-
-def over(outcome: AdmissionOutcome) -> tuple[Stage, list[tuple[str, float | None, float, float]]]:
-    """At which stage it was refused, and in which dimensions: limit, used, requested."""
-    assert isinstance(outcome, Refused), outcome
-    exceeded = [item for item in outcome.figures if item.exceeded]
-    return outcome.failing_stage, [(item.dimension, item.limit, item.used, item.requested) for item in exceeded]
-
-
-def pending(db: Database, node_id: int) -> tuple[int, int]:
-    row = fleet_of.row(db, node_id)
-    return row["pending_memory_mb"], row["pending_disk_gb"]
 
 
 # --- what fits ---------------------------------------------------------------------------------------------------
@@ -256,246 +231,6 @@ def test_a_draft_that_grows_is_pending_as_a_whole_until_a_sample_includes_it(db:
     fleet_of.tick(db)
     fleet_of.publish(db, "n", cpus=8)
     assert pending(db, node_id) == (0, 0)
-    fleet_of.assert_exact(db)
-
-
-# --- who pays ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("mode", ["advisory", "hard"])
-def test_a_claim_that_covers_pays_the_increase(db: Database, mode: str) -> None:
-    node_id = fleet_of.node(db, cpus=20)
-    claim = fleet_of.claim(db, limit=(4, 40, 4), namespace=CLAIMED)
-    how: dict[str, Any] = {"namespace": CLAIMED, "claim_hard": mode == "hard"}
-    instance = placed(db, node_id, cpus=2, memory_mb=10, **how)
-
-    outcome = grow(db, to(node_id, instance, cpus=4, memory_mb=40, **how))
-    assert outcome == Admitted(node_id, payer=claim)
-    over_it = grow(db, to(node_id, instance, cpus=7, memory_mb=5, **how))
-    if mode == "hard":
-        assert over(over_it) == (Stage.CLAIM, [("cpus", 4, 4, 3)])
-        assert fleet_of.claim_row(db, claim)["used_cpus"] == 4
-    else:
-        assert isinstance(over_it, Admitted)
-        assert [(item.dimension, item.used, item.requested) for item in over_it.over_claim] == [("cpus", 4, 3)]
-        assert fleet_of.cluster(db)["overage_cpus"] == 3
-        assert len(fleet_of.events_of(db, "placement admitted over namespace capacity claim")) == 2
-    assert fleet_of.unclaimed(db) == (0, 0, 0)
-    fleet_of.assert_exact(db)
-    fleet_of.delete(db, instance)
-    assert fleet_of.claim_row(db, claim)["used_cpus"] == fleet_of.cluster(db)["overage_cpus"] == 0
-    fleet_of.assert_exact(db)
-
-
-def test_a_hard_claim_refuses_no_dimension_that_does_not_grow(db: Database) -> None:
-    node_id = fleet_of.node(db, cpus=20)
-    claim = fleet_of.claim(db, limit=(4, 40, 4), namespace=CLAIMED)
-    instance = placed(db, node_id, cpus=6, memory_mb=10, namespace=CLAIMED)
-    hard: dict[str, Any] = {"namespace": CLAIMED, "claim_hard": True}
-
-    assert isinstance(grow(db, to(node_id, instance, cpus=6, memory_mb=20, **hard)), Admitted)
-    assert isinstance(grow(db, to(node_id, instance, cpus=5, memory_mb=30, **hard)), Admitted)
-    row = fleet_of.claim_row(db, claim)
-    assert (row["used_cpus"], row["used_memory_mb"], fleet_of.cluster(db)["overage_cpus"]) == (5, 30, 1)
-    assert over(grow(db, to(node_id, instance, cpus=5, memory_mb=50, **hard))) == (
-        Stage.CLAIM,
-        [("memory_mb", 40, 30, 20)],
-    )
-    fleet_of.assert_exact(db)
-
-
-@pytest.mark.parametrize("folded", [False, True])
-def test_growth_after_the_claims_end_makes_the_cluster_the_payer(
-    db: Database, lease: leases.Lease, *, folded: bool
-) -> None:
-    node_id = fleet_of.node(db, cpus=20)
-    claim = fleet_of.claim(db, limit=(4, 40, 4), namespace=CLAIMED)
-    instance = placed(db, node_id, cpus=6, memory_mb=10, namespace=CLAIMED)
-    stays = placed(db, node_id, cpus=1, namespace=CLAIMED)
-    fleet_of.execute(db, "UPDATE namespace_claims SET expires_at = {now} - 1")
-    if folded:
-        assert reconcile(db, lease, PLAIN).claims_expired == 1
-
-    outcome = grow(db, to(node_id, instance, cpus=8, memory_mb=5, namespace=CLAIMED, claim_hard=True))
-    assert outcome == Admitted(node_id, payer=None)
-    assert charges.of_instance(db, instance)[0].payer is None
-    assert fleet_of.claim_row(db, claim)["used_cpus"] == (0 if folded else 1)
-    assert fleet_of.unclaimed(db) == ((9, 6, 0) if folded else (8, 5, 0))
-    assert fleet_of.cluster(db)["overage_cpus"] == 0
-    fleet_of.assert_exact(db)
-    reconcile(db, lease, PLAIN)
-    fleet_of.delete(db, instance)
-    fleet_of.delete(db, stays)
-    assert fleet_of.unclaimed(db) == (0, 0, 0)
-    fleet_of.assert_exact(db)
-
-
-def test_a_shrink_after_the_claims_end_credits_the_side_that_holds_the_amount(db: Database) -> None:
-    node_id = fleet_of.node(db, cpus=20)
-    claim = fleet_of.claim(db, limit=(4, 40, 4), namespace=CLAIMED)
-    instance = placed(db, node_id, cpus=6, namespace=CLAIMED)
-    fleet_of.execute(db, "UPDATE namespace_claims SET expires_at = {now} - 1")
-
-    assert isinstance(grow(db, to(node_id, instance, cpus=5, namespace=CLAIMED)), Admitted)
-    assert (fleet_of.claim_row(db, claim)["used_cpus"], fleet_of.cluster(db)["overage_cpus"]) == (5, 1)
-    assert fleet_of.unclaimed(db) == (0, 0, 0)
-    fleet_of.assert_exact(db)
-
-
-def test_the_recorded_payer_pays_until_a_pass_gives_the_charge_to_the_claim(db: Database, lease: leases.Lease) -> None:
-    node_id = fleet_of.node(db, cpus=20)
-    instance = placed(db, node_id, cpus=2, namespace=CLAIMED)
-    claim = fleet_of.claim(db, limit=(8, 80, 8), namespace=CLAIMED)
-
-    assert grow(db, to(node_id, instance, cpus=3, namespace=CLAIMED)) == Admitted(node_id, payer=None)
-    assert fleet_of.unclaimed(db)[0] == 3
-    fleet_of.assert_exact(db)
-    assert reconcile(db, lease, PLAIN).charges_rehomed == 1
-    assert grow(db, to(node_id, instance, cpus=4, namespace=CLAIMED)) == Admitted(node_id, payer=claim)
-    assert (fleet_of.claim_row(db, claim)["used_cpus"], fleet_of.unclaimed(db)[0]) == (4, 0)
-    fleet_of.assert_exact(db)
-
-
-# --- repetition, and charges that are not what they were -----------------------------------------------------------
-
-
-def test_growing_to_the_same_size_twice_charges_once(db: Database) -> None:
-    node_id = fleet_of.node(db, cpus=8)
-    instance = placed(db, node_id, cpus=2)
-    wanted = to(node_id, instance, cpus=4)
-
-    assert isinstance(grow(db, wanted), Admitted)
-    before = fleet_of.row(db, node_id)
-    assert grow(db, wanted) == AlreadyPlaced(node_id)
-    assert fleet_of.row(db, node_id) == before
-    assert fleet_of.used(db, node_id)[0] == 4
-
-
-def test_a_repetition_on_a_full_node_finds_its_size_and_is_not_refused(
-    db: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node_id = fleet_of.node(db, cpus=4)
-    instance = placed(db, node_id, cpus=2)
-    wanted = to(node_id, instance, cpus=4)
-    read = charges.of_instance
-
-    def overtaken(db: Database, uuid: str) -> Any:
-        found = read(db, uuid)
-        monkeypatch.undo()
-        assert isinstance(grow(db, wanted), Admitted)
-        return found
-
-    monkeypatch.setattr(charges, "of_instance", overtaken)
-    assert grow(db, wanted) == AlreadyPlaced(node_id)
-    assert fleet_of.used(db, node_id)[0] == 4
-    fleet_of.assert_exact(db)
-
-
-@pytest.mark.parametrize("meanwhile", ["grown", "released", "moved", "moving"])
-def test_a_charge_that_changed_before_it_was_locked_is_never_charged_a_wrong_difference(
-    db: Database, monkeypatch: pytest.MonkeyPatch, meanwhile: str
-) -> None:
-    node_id, there = fleet_of.node(db, cpus=16), fleet_of.node(db, cpus=16)
-    instance = placed(db, node_id, cpus=2, settled=meanwhile != "moved")
-    read = charges.of_instance
-
-    def overtaken(db: Database, uuid: str) -> Any:
-        found = read(db, uuid)
-        monkeypatch.undo()
-        if meanwhile == "grown":
-            assert isinstance(grow(db, to(node_id, instance, cpus=5)), Admitted)
-        elif meanwhile == "released":
-            fleet_of.delete(db, instance)
-        elif meanwhile == "moved":
-            fleet_of.admitted(db, to(there, instance, cpus=2, source=node_id))
-        else:
-            assert isinstance(moves.begin(db, to(there, instance, cpus=2)), Admitted)
-        return found
-
-    monkeypatch.setattr(charges, "of_instance", overtaken)
-    outcome = grow(db, to(node_id, instance, cpus=9))
-
-    reasons = {"released": "no_charge", "moved": "charge_elsewhere", "moving": "charge_moving"}
-    assert getattr(outcome, "ineligible", None) == reasons.get(meanwhile)
-    used = {"grown": (9, 0), "released": (0, 0), "moved": (0, 2), "moving": (2, 2)}[meanwhile]
-    assert (fleet_of.used(db, node_id)[0], fleet_of.used(db, there)[0]) == used
-    fleet_of.assert_exact(db)
-
-
-@pytest.mark.parametrize("meanwhile", ["released", "moved", "moving", "never there"])
-def test_a_charge_that_is_not_there_to_grow_is_a_refusal_and_no_error(db: Database, meanwhile: str) -> None:
-    node_id, there = fleet_of.node(db, cpus=16), fleet_of.node(db, cpus=16)
-    instance = placed(db, node_id, cpus=2, settled=meanwhile == "moving")
-    if meanwhile == "released":
-        fleet_of.delete(db, instance)
-    elif meanwhile == "moved":
-        fleet_of.admitted(db, to(there, instance, cpus=2, source=node_id))
-    elif meanwhile == "moving":
-        assert isinstance(moves.begin(db, to(there, instance, cpus=2)), Admitted)
-    else:
-        instance = "never-there"
-    outcome = grow(db, to(node_id, instance, cpus=9))
-
-    assert isinstance(outcome, Refused)
-    assert outcome.ineligible in {"no_charge", "charge_elsewhere", "charge_moving"}
-    fleet_of.assert_exact(db)
-
-
-def test_a_charge_that_keeps_changing_ends_in_busy(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    node_id = fleet_of.node(db, cpus=1000)
-    instance = placed(db, node_id, cpus=1)
-    rewritten = iter(range(2, 100))
-    admit = admission.admit
-
-    def overtaken(db: Database, wanted: Ask, **writes: Any) -> AdmissionOutcome:
-        with monkeypatch.context() as patch:
-            patch.setattr(admission, "admit", admit)
-            assert isinstance(grow(db, to(node_id, instance, cpus=next(rewritten))), Admitted)
-        return admit(db, wanted, **writes)
-
-    monkeypatch.setattr(admission, "admit", overtaken)
-    assert grow(db, to(node_id, instance, cpus=500)) == Busy(node_id)
-    monkeypatch.undo()
-    assert fleet_of.used(db, node_id)[0] == growth.REWRITES_FOLLOWED_MAX + 1
-    fleet_of.assert_exact(db)
-
-
-def test_the_callers_rows_stand_or_fall_with_the_growth(db: Database) -> None:
-    node_id = fleet_of.node(db, cpus=8)
-    instance = placed(db, node_id, cpus=2)
-
-    def fail(_conn: Connection) -> None:
-        raise KeyError("the caller's own")
-
-    before = fleet_of.row(db, node_id), fleet_of.cluster(db), charges.of_instance(db, instance)
-    with pytest.raises(KeyError):
-        growth.grow(db, to(node_id, instance, cpus=4), rows=fail)
-    assert (fleet_of.row(db, node_id), fleet_of.cluster(db), charges.of_instance(db, instance)) == before
-
-
-def test_a_move_that_was_decided_for_another_size_does_not_begin(db: Database) -> None:
-    here, there = fleet_of.node(db, cpus=16), fleet_of.node(db, cpus=16)
-    instance = placed(db, here, cpus=2)
-    decided = to(there, instance, cpus=2)
-    assert isinstance(grow(db, to(here, instance, cpus=4)), Admitted)
-
-    outcome = moves.begin(db, decided)
-    assert isinstance(outcome, Refused)
-    assert outcome.ineligible == "charge_changed"
-    assert fleet_of.used(db, there)[0] == 0
-    assert isinstance(moves.begin(db, to(there, instance, cpus=4)), Admitted)
-    fleet_of.assert_exact(db)
-
-
-def test_a_draft_that_grew_is_not_placed_again_in_its_old_size(db: Database) -> None:
-    here, there = fleet_of.node(db, cpus=16), fleet_of.node(db, cpus=16)
-    instance = placed(db, here, cpus=2, settled=False)
-    assert isinstance(grow(db, to(here, instance, cpus=4)), Admitted)
-
-    assert fleet_of.admit(db, to(there, instance, cpus=2, source=here)) == AlreadyPlaced(here)
-    assert isinstance(fleet_of.admit(db, to(there, instance, cpus=4, source=here)), Admitted)
-    assert (fleet_of.used(db, here)[0], fleet_of.used(db, there)[0]) == (0, 4)
-    assert fleet_of.unclaimed(db)[0] == 4
     fleet_of.assert_exact(db)
 
 
