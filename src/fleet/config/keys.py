@@ -12,23 +12,20 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from fleet.model.arch import ARCHES, parse_arch
 from fleet.model.cluster_config import CLUSTER_KEYS, RESERVED_DISK_GB, RESERVED_RAM_GB, RESERVED_THREADS
 from fleet.model.config_value import ConfigValue, Parser, flag, one_of, whole_between
+from fleet.model.labels import LABEL, LABEL_SYNTAX, LABELS_MAX, is_label
 
 BACKENDS: Final = ("libvirt", "qemu", "firecracker", "simulated")
 SECRET_CHARACTERS_MIN: Final = 32
 TEXT_CHARACTERS_MAX: Final = 4096
-LABELS_MAX: Final = 64
 INSTANCES_MAX: Final = 1_000_000
 PORT_MAX: Final = 65_535
-
-LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re.ASCII)
-"""Syntax of a label's key and of its value."""
 
 _NODE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,253}[A-Za-z0-9])?", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9._:\[\]-]{1,255}", re.ASCII)
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{0,255})(?::(?P<port>\d{1,5}))?", re.ASCII)
-_ARCHES: Final = MappingProxyType({"amd64": "amd64", "x86_64": "amd64", "arm64": "arm64", "aarch64": "arm64"})
 
 
 class Scope(StrEnum):
@@ -55,8 +52,10 @@ class Key:
 
 def normalised_arch(machine: str) -> str:
     """The product's word for a machine type as the kernel spells it; an unknown one stays as it is, in lower case."""
-    word = machine.strip().lower()
-    return _ARCHES.get(word, word)
+    try:
+        return parse_arch(machine)
+    except ValueError:
+        return machine.strip().lower()
 
 
 def _matching(pattern: re.Pattern[str], accepted: str, *, empty: bool = False) -> Parser:
@@ -88,9 +87,10 @@ def _absolute_path() -> Parser:
 
 def _arch() -> Parser:
     def read(text: str) -> str:
-        if text.lower() not in _ARCHES:
+        arch = normalised_arch(text)
+        if arch not in ARCHES:
             raise ValueError("is not a known architecture")
-        return _ARCHES[text.lower()]
+        return arch
 
     return Parser("amd64 (x86_64) or arm64 (aarch64)", read)
 
@@ -100,7 +100,7 @@ def _labels() -> Parser:
         labels: dict[str, str] = {}
         for pair in text.split(",") if text else ():
             key, equals, value = (part.strip() for part in pair.partition("="))
-            if not equals or not LABEL.fullmatch(key) or not LABEL.fullmatch(value):
+            if not equals or not is_label(key) or not is_label(value):
                 raise ValueError(f"has a bad pair {pair.strip()[:140]!r}")
             if key in labels:
                 raise ValueError(f"names the label {key!r} twice")
@@ -109,11 +109,7 @@ def _labels() -> Parser:
             raise ValueError("has too many labels")
         return MappingProxyType(labels)
 
-    return Parser(
-        f"up to {LABELS_MAX} pairs k=v,k=v; keys and values are 1 to 63 letters, digits, '.', '_' and '-', "
-        "starting and ending with a letter or digit",
-        read,
-    )
+    return Parser(f"up to {LABELS_MAX} pairs k=v,k=v; keys and values are {LABEL_SYNTAX}", read)
 
 
 def _max_instances() -> Parser:

@@ -16,12 +16,13 @@ LABELS_MAX: Final = 64
 LABEL_SYNTAX: Final = (
     f"1 to {LABEL_CHARACTERS_MAX} letters, digits, '.', '_' or '-', starting and ending with a letter or digit"
 )
-_LABEL: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re.ASCII)
+LABEL: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re.ASCII)
+"""Syntax of a label's key and of its value."""
 
 
 def is_label(text: str) -> bool:
     """Return whether a text may be a label's key or its value."""
-    return _LABEL.fullmatch(text) is not None
+    return LABEL.fullmatch(text) is not None
 
 
 def parse_labels(value: object, path: str = "labels") -> dict[str, str]:

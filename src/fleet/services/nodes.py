@@ -11,15 +11,17 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from fleet.config.keys import BACKENDS, LABEL, LABELS_MAX, normalised_arch
+from fleet.config.keys import BACKENDS
 from fleet.ledger import nodes, samples
 from fleet.ledger.database import Database
 from fleet.ledger.idempotency import Keyed
 from fleet.ledger.nodes import NodeIn, NodeView
 from fleet.ledger.samples import SampleIn
+from fleet.model.arch import parse_arch
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.errors import InvalidRequest, NodeNotFound, NotFound
 from fleet.model.figures import FIGURE_MAX
+from fleet.model.labels import LABEL_SYNTAX, LABELS_MAX, is_label
 from fleet.model.node import Scheduling
 from fleet.model.request import Name
 from fleet.services.idempotency import RetryKey, once
@@ -42,7 +44,6 @@ _WHOLE: Final = frozenset(
 )
 _REAL: Final = frozenset({"cpu_load_1", "cpu_load_5", "cpu_load_15", "disk_reservation_gb", "disk_busy_ms_per_second"})
 _METRIC_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
-_ARCHES: Final = ("amd64", "arm64")
 
 
 class NodeFields(BaseModel):
@@ -62,26 +63,21 @@ class NodeFields(BaseModel):
     @classmethod
     def _labels_have_the_syntax(cls, value: dict[str, str]) -> dict[str, str]:
         for key, text in value.items():
-            if not LABEL.fullmatch(key) or not LABEL.fullmatch(text):
-                raise ValueError(
-                    f"label {key[:70]}={text[:70]!r}: keys and values are 1-63 letters, digits, '.', '_' or '-', "
-                    "starting and ending with a letter or digit"
-                )
+            if not is_label(key) or not is_label(text):
+                raise ValueError(f"label {key[:70]}={text[:70]!r}: keys and values must be {LABEL_SYNTAX}")
         return value
 
     @field_validator("region")
     @classmethod
     def _region_is_a_label(cls, value: str) -> str:
-        if value and not LABEL.fullmatch(value):
+        if value and not is_label(value):
             raise ValueError("must be 1-63 letters, digits, '.', '_' or '-', or empty for none")
         return value
 
     @field_validator("arch")
     @classmethod
     def _arch_is_known(cls, value: str) -> str:
-        if value and normalised_arch(value) not in _ARCHES:
-            raise ValueError(f"must be one of {', '.join(_ARCHES)} (or x86_64, aarch64)")
-        return normalised_arch(value)
+        return parse_arch(value)
 
     @field_validator("backend")
     @classmethod
