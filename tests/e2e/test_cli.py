@@ -272,9 +272,6 @@ LATER: tuple[tuple[str, ...], ...] = (
     ("node", "use", "cli"),
     ("simulate",),
     ("ctl", "audit"),
-    ("instance", "create", "x", "--cpus", "1", "--memory", "1", "--gpus", "1"),
-    ("instance", "create", "x", "--cpus", "1", "--memory", "1", "--affinity", '{"require_with_tag": ["a"]}'),
-    ("instance", "create", "x", "--cpus", "1", "--memory", "1", "--node", "cli", "--label", "a=b"),
 )
 
 
@@ -284,6 +281,26 @@ def test_what_is_not_there_yet_is_refused_with_its_code(fleet: Callable[..., End
 
     assert ended.code == 1
     assert "not supported yet" in ended.err
+
+
+NO_NODE: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("--gpus", "1"), "no_gpu_nodes"),
+    (("--affinity", '{"require_with_tag": ["a"]}'), "affinity_unsatisfiable"),
+    (("--rules", '[{"resource": "metal_server", "operator": "has", "tags": {"a": "b"}}]'), "affinity_unsatisfied"),
+    (("--node", "cli", "--label", "a=b"), "pin_ineligible"),
+    (("--label", "a=b"), "labels_unmatched"),
+    (("--node", "nowhere"), "node_not_found"),
+)
+
+
+@pytest.mark.parametrize(("flags", "code"), NO_NODE)
+def test_a_wish_that_no_node_meets_is_refused_by_its_own_code(
+    fleet: Callable[..., Ended], flags: tuple[str, ...], code: str
+) -> None:
+    ended = fleet("instance", "create", "x", "--cpus", "1", "--memory", "1", *flags)
+
+    assert ended.code == 1
+    assert code in ended.err
 
 
 def test_a_service_that_is_away_is_exit_3(fleet: Callable[..., Ended]) -> None:

@@ -33,7 +33,7 @@ REFUSED_CONFIG: tuple[tuple[str, str, str], ...] = (
     ("CPU_OVERCOMMIT_RATIO", "NaN", "accepted"),
     ("RECONCILE_INTERVAL_SECONDS", "1.5", "whole number"),
     ("ADMIT_UNSIZED_NODES", "perhaps", "true"),
-    ("PLACEMENT_STRATEGY", "binpack", "yet"),
+    ("PLACEMENT_STRATEGY", "tetris", "no strategy is called"),
     ("AUTO_SPAWN", "true", "yet"),
 )
 
