@@ -46,6 +46,9 @@ Moment = BigInteger
 Blob = LargeBinary().with_variant(LONGBLOB(), "mysql", "mariadb")
 Uuid = String(36)
 Name = String(63)
+GpuUuid = String(128)
+Profile = String(16)
+Kind = String(128)
 
 
 def _amounts(prefix: str, *, nullable: bool = False, instances: bool = True) -> list[Column[int]]:
@@ -104,6 +107,8 @@ scheduler_node_capacity = Table(
     # Charges that the sample cannot include yet: kept here by every writer, so that no decision has to sum charges.
     Column("pending_memory_mb", Amount, nullable=False, server_default="0"),
     Column("pending_disk_gb", Amount, nullable=False, server_default="0"),
+    # The memory of charges whose instance sleeps when it is idle, incoming moves among them: what may wake up here.
+    Column("sleepy_memory_mb", Amount, nullable=False, server_default="0"),
     Column("expected_demand", Real, nullable=False, server_default="0"),
     Column("cpu_load_1", Real, nullable=True),
     Column("cpu_schedulable", Amount, nullable=True),
@@ -112,6 +117,41 @@ scheduler_node_capacity = Table(
     Column("counted", Boolean, nullable=False, server_default="0"),
     Column("sample_at", Moment, nullable=False),
     Column("generation", BigInteger, nullable=False, server_default="0"),
+    Column("updated_at", Moment, nullable=False, index=True),
+    **TABLE_OPTIONS,
+)
+
+node_gpus = Table(
+    "node_gpus",
+    metadata,
+    # A card or a slice of one. The key is the unit's own uuid: it exists once in the fleet, not once a node.
+    Column("uuid", GpuUuid, primary_key=True),
+    Column("node_id", BigInteger, nullable=False, index=True),
+    Column("unit", String(8), nullable=False),
+    Column("position", Integer, nullable=False),
+    Column("model", String(255), nullable=False, server_default=""),
+    Column("profile", Profile, nullable=False, server_default=""),
+    Column("kind", Kind, nullable=False, server_default=""),
+    Column("parent_gpu_uuid", GpuUuid, nullable=False, server_default=""),
+    Column("mig_capable", Boolean, nullable=False, server_default="0"),
+    Column("mig_mode", Boolean, nullable=False, server_default="0"),
+    Column("memory_mb", Amount, nullable=True),
+    Column("details", JSON, nullable=False),
+    # The node does not report it any more: never free, whoever it is bound to.
+    Column("missing", Boolean, nullable=False, server_default="0"),
+    Column("bound_to", Uuid, nullable=True, index=True),
+    Column("updated_at", Moment, nullable=False, index=True),
+    **TABLE_OPTIONS,
+)
+
+node_gpu_pools = Table(
+    "node_gpu_pools",
+    metadata,
+    Column("node_id", BigInteger, primary_key=True, autoincrement=False),
+    # Slices of this MIG profile, or, where it is empty, whole cards: counted, where a node does not tell them apart.
+    Column("profile", Profile, primary_key=True),
+    Column("total", Amount, nullable=False, server_default="0"),
+    Column("used", Amount, nullable=False, server_default="0"),
     Column("updated_at", Moment, nullable=False, index=True),
     **TABLE_OPTIONS,
 )
@@ -224,6 +264,12 @@ charges = Table(
     # What the charge grew by where it is, and when it last did: a sample older than that cannot include it.
     *_amounts("grown_", instances=False),
     Column("grown_at", Moment, nullable=True),
+    # What was asked for; `gpus_counted` of them are in a pool's count, the others are bound by their uuids.
+    Column("gpus", Amount, nullable=False, server_default="0"),
+    Column("gpus_counted", Amount, nullable=False, server_default="0"),
+    Column("gpu_kind", Kind, nullable=False, server_default=""),
+    Column("gpu_profile", Profile, nullable=False, server_default=""),
+    Column("sleepy", Boolean, nullable=False, server_default="0"),
     UniqueConstraint("instance_uuid", "role"),
     Index(None, "node_id", "placed_at"),
     Index(None, "payer"),
