@@ -116,3 +116,20 @@ def test_two_processes_that_migrate_at_once_both_end_well(ledger_url: str) -> No
     with db.read() as conn:
         assert conn.exec_driver_sql("SELECT COUNT(*) FROM cluster_capacity").scalar_one() == 1
     db.close()
+
+
+def test_labels_that_were_declared_before_are_found_by_their_values(ledger_url: str) -> None:
+    db = Database(ledger_url)
+    command.upgrade(migrate._config(db), "r0003")
+    with db.engine.connect() as conn:
+        conn.exec_driver_sql(
+            "INSERT INTO nodes (id, name, labels, registered_at, updated_at) VALUES"
+            """ (1, 'a', '{"rack": "r1", "type": "storage"}', 1, 1), (2, 'b', '{}', 1, 1)"""
+        )
+        conn.commit()
+    migrate.migrate(db)
+
+    with db.read() as conn:
+        found = conn.exec_driver_sql("SELECT node_id, label, value FROM node_labels ORDER BY label").all()
+    assert [tuple(row) for row in found] == [(1, "rack", "r1"), (1, "type", "storage")]
+    db.close()

@@ -24,7 +24,8 @@ ARRIVE = Sql("""
     UPDATE charges SET role = 'primary', payer = :payer, settled_at = {now}
     WHERE id = :charge_id AND role = 'incoming' AND node_id = :node_id
 """)
-
+# Whoever watches the instances of a namespace reads those whose stamp moved: a move changes where one counts.
+STAMP = Sql("UPDATE instances SET updated_at = {now} WHERE uuid = :instance_uuid")
 
 NOTHING_TO_MOVE = "nothing_to_move"
 
@@ -48,6 +49,7 @@ def begin(db: Database, ask: Ask, *, rows: Writes = nothing) -> AdmissionOutcome
             raise _NotAsDecided(NOTHING_TO_MOVE)
         if release.charge_of(primary).amounts != ask.amounts:
             raise _NotAsDecided(CHARGE_CHANGED)
+        STAMP.run(conn, instance_uuid=ask.instance_uuid)
         rows(conn)
 
     try:
@@ -67,6 +69,7 @@ def settle(db: Database, instance_uuid: str, *, rows: Callable[[Connection], Non
         release.delete_charge(conn, primary)
         ARRIVE.run(conn, charge_id=incoming.charge_id, node_id=incoming.node_id, payer=primary.payer)
         change = release.credit_node(conn, primary)
+        STAMP.run(conn, instance_uuid=instance_uuid)
         rows(conn)
         payload = {"from_node_id": primary.node_id, "to_node_id": incoming.node_id}
         events.record(conn, "instance", instance_uuid, "instance move settled", payload)
@@ -86,6 +89,7 @@ def abort(db: Database, instance_uuid: str, reason: str, *, rows: Callable[[Conn
         primary, incoming = found
         release.delete_charge(conn, incoming)
         change = release.credit_node(conn, incoming)
+        STAMP.run(conn, instance_uuid=instance_uuid)
         rows(conn)
         payload = {"node_id": primary.node_id, "refused_node_id": incoming.node_id, "reason": reason}
         events.record(conn, "instance", instance_uuid, "instance move aborted", payload, level="warning")

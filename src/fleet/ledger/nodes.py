@@ -1,7 +1,8 @@
 """Nodes as they are registered, and the views that readers get: node, last sample and ledger row in one.
 
 Registering touches what an operator declares and nothing else: never a charge, the scheduling intent or a sample's age.
-State, scheduling and samples are written where the ledger row is locked first.
+State, scheduling and samples are written where the ledger row is locked first. So are labels: an admission that judges
+rules by them holds that row, and sees each group of nodes as it is until it commits.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 from sqlalchemy.exc import IntegrityError
 
 from fleet.ledger import events, idempotency
@@ -34,6 +35,8 @@ DEFAULTS: Mapping[str, Any] = {
     "gpu_kind": "",
 }
 
+FIND = Sql("SELECT id FROM nodes WHERE name = :name")
+LOCK_ROW = Sql("SELECT node_id FROM scheduler_node_capacity WHERE node_id = :id {for_update}")
 LOCK = Sql("SELECT id, state FROM nodes WHERE name = :name {for_update}")
 INSERT = Sql("""
     INSERT INTO nodes (name, labels, region, arch, backend, sleepy_pool, max_instances, gpu_kind, state, scheduling,
@@ -42,6 +45,8 @@ INSERT = Sql("""
         {now}, {now})
 """)
 UPDATE = {name: Sql(f"UPDATE nodes SET {name} = :value, updated_at = {{now}} WHERE id = :id") for name in DECLARED}
+FORGET_LABELS = Sql("DELETE FROM node_labels WHERE node_id = :id")
+KEEP_LABEL = Sql("INSERT INTO node_labels (node_id, label, value) VALUES (:id, :label, :value)")
 # A removed node has no ledger row any more: registered again, it gets its limits with its first sample.
 REVIVE = Sql("""
     UPDATE nodes SET state = 'created', scheduling = 'enabled', registered_at = {now}, updated_at = {now}
@@ -130,10 +135,11 @@ def register(db: Database, node: NodeIn, keyed: Keyed | None = None) -> tuple[No
     assert not unknown, f"registration cannot declare {sorted(unknown)}"
 
     def work(conn: Connection) -> tuple[NodeView, bool]:
-        row = LOCK.run(conn, name=node.name).first()
+        row = _locked(conn, node.name)
         fresh = row is None or row.state == NodeState.DELETED
         if row is None:
             INSERT.run(conn, name=node.name, **_stored({**DEFAULTS, **node.declared}))
+            _keep_labels(conn, FIND.run(conn, name=node.name).one().id, node.declared)
         else:
             REVIVE.run(conn, id=row.id)
             _set(conn, row.id, {**(DEFAULTS if fresh else {}), **node.declared})
@@ -156,7 +162,7 @@ def update(db: Database, name: str, declared: Mapping[str, Any]) -> NodeView | N
     """Set what is declared of a registered node; None when there is none."""
 
     def work(conn: Connection) -> bool:
-        row = LOCK.run(conn, name=name).first()
+        row = _locked(conn, name)
         if row is None or row.state == NodeState.DELETED:
             return False
         _set(conn, row.id, declared)
@@ -166,9 +172,26 @@ def update(db: Database, name: str, declared: Mapping[str, Any]) -> NodeView | N
     return get(db, name) if db.unit(work) else None
 
 
+def _locked(conn: Connection, name: str) -> Row[Any] | None:
+    """Lock a node: its ledger row first, when it has one, then its own."""
+    known = FIND.run(conn, name=name).first()
+    if known is not None:
+        LOCK_ROW.run(conn, id=known.id).first()
+    return LOCK.run(conn, name=name).first()
+
+
 def _set(conn: Connection, node_id: int, declared: Mapping[str, Any]) -> None:
     for name, value in _stored(declared).items():
         UPDATE[name].run(conn, id=node_id, value=value)
+    if "labels" in declared:
+        FORGET_LABELS.run(conn, id=node_id)
+        _keep_labels(conn, node_id, declared)
+
+
+def _keep_labels(conn: Connection, node_id: int, declared: Mapping[str, Any]) -> None:
+    """Write the labels one a row beside their JSON: what finds the nodes that share one."""
+    for label, value in declared.get("labels", {}).items():
+        KEEP_LABEL.run(conn, id=node_id, label=label, value=value)
 
 
 def _stored(declared: Mapping[str, Any]) -> dict[str, Any]:

@@ -79,6 +79,17 @@ nodes = Table(
     **TABLE_OPTIONS,
 )
 
+# The pairs of `nodes.labels`, one a row: whoever holds a node's row finds the other nodes of its group at once.
+node_labels = Table(
+    "node_labels",
+    metadata,
+    Column("node_id", RowId, primary_key=True, autoincrement=False),
+    Column("label", String(63), primary_key=True),
+    Column("value", String(63), nullable=False),
+    Index(None, "label", "value"),
+    **TABLE_OPTIONS,
+)
+
 node_metrics = Table(
     "node_metrics",
     metadata,
@@ -233,6 +244,8 @@ instances = Table(
     Column("created_at", Moment, nullable=False),
     Column("updated_at", Moment, nullable=False),
     Index(None, "namespace", "created_at"),
+    # The cursor of who watches the instances of a namespace: every change of where one is moves the stamp.
+    Index(None, "namespace", "updated_at"),
     Index(None, "node_id"),
     Index(None, "state", "updated_at"),
     **TABLE_OPTIONS,
@@ -273,7 +286,7 @@ charges = Table(
     UniqueConstraint("instance_uuid", "role"),
     Index(None, "node_id", "placed_at"),
     Index(None, "payer"),
-    Index(None, "namespace"),
+    Index(None, "namespace", "node_id"),
     **TABLE_OPTIONS,
 )
 
@@ -301,6 +314,8 @@ decisions = Table(
     Column("seed", BigInteger, nullable=False),
     Column("base_id", Uuid, nullable=True),
     Column("changes", Blob, nullable=False),
+    # The instances that its rules and affinity could see; NULL: it asked for nothing of the kind.
+    Column("neighbours", Blob, nullable=True),
     Column("record", Blob, nullable=False),
     Column("request", JSON, nullable=False),
     Column("walk", JSON, nullable=False),

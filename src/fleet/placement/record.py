@@ -61,7 +61,7 @@ def unpack(kind: str, data: bytes) -> Ints:
     return found.astype(np.int64)
 
 
-class _Writer:
+class Writer:
     """A header of JSON and the blobs it describes."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class _Writer:
         return magic + zlib.compress(struct.pack("<I", len(text)) + text + b"".join(self.blobs), LEVEL)
 
 
-class _Source:
+class Source:
     """The header, and the blobs in the order in which they were written."""
 
     def __init__(self, magic: bytes, data: bytes) -> None:
@@ -98,7 +98,7 @@ class _Source:
 
 def encode_base(snapshot: Snapshot) -> bytes:
     """Return everything a decision may see, and mark this version so that changes since can be small."""
-    frame, writer = snapshot.frame, _Writer()
+    frame, writer = snapshot.frame, Writer()
     snapshot.mark()
     ledger = frame.ledger.copy()
     ledger[_SAMPLE_AT] = _shift(ledger[_SAMPLE_AT], -frame.now_us)
@@ -128,7 +128,7 @@ def encode_changes(snapshot: Snapshot, since_version: int) -> bytes:
             f"nodes or configuration changed at version {snapshot.layout_version}, after {since_version}: "
             "these need a new base"
         )
-    frame, writer = snapshot.frame, _Writer()
+    frame, writer = snapshot.frame, Writer()
     before = snapshot.marked(since_version)
     instances = snapshot.instances_changed_since(since_version)
     header: dict[str, Any] = {"now_us": frame.now_us, "relative": before is not None}
@@ -152,7 +152,7 @@ def encode_changes(snapshot: Snapshot, since_version: int) -> bytes:
     return writer.finish(CHANGES, header)
 
 
-def _differences(writer: _Writer, rows: NDArray[np.intp], now: Ints, then: Ints | None) -> dict[str, Any]:
+def _differences(writer: Writer, rows: NDArray[np.intp], now: Ints, then: Ints | None) -> dict[str, Any]:
     """Write the columns in which `rows` differ; without a former state, all columns as they are."""
     steps = np.diff(rows, prepend=0).astype(np.int64)
     described: dict[str, Any] = {"rows": writer.column(steps), "columns": []}
@@ -169,7 +169,7 @@ def decode(base: bytes, *changes: bytes) -> Snapshot:
     Raises:
         ValueError: bytes of another kind.
     """
-    source = _Source(BASE, base)
+    source = Source(BASE, base)
     header = source.header
     config = ClusterConfig.from_mapping(header["config"], ignore_unknown=True)
     node_ids = source.column(header["node_ids"]).tolist()
@@ -185,7 +185,7 @@ def decode(base: bytes, *changes: bytes) -> Snapshot:
     instances = {item["uuid"]: read_instance(item) for item in header["instances"]}
     now_us = header["now_us"]
     for blob in changes:
-        more = _Source(CHANGES, blob)
+        more = Source(CHANGES, blob)
         now_us = more.header["now_us"]
         for key, matrix in (("ledger", ledger), ("sample", sample)):
             if key in more.header:
@@ -200,14 +200,14 @@ def decode(base: bytes, *changes: bytes) -> Snapshot:
     return Snapshot(Frame(roster, ledger, Sample(sample, config), now_us, InstanceIndex(instances.values()), table))
 
 
-def _apply(source: _Source, described: Mapping[str, Any], matrix: Ints, *, relative: bool) -> None:
+def _apply(source: Source, described: Mapping[str, Any], matrix: Ints, *, relative: bool) -> None:
     rows = np.cumsum(source.column(described["rows"]))
     for at, *column in described["columns"]:
         values = source.column(column)
         matrix[at, rows] = matrix[at, rows] + values if relative else values
 
 
-def _matrix(source: _Source, described: Sequence[Sequence[Any]], names: Sequence[str]) -> Ints:
+def _matrix(source: Source, described: Sequence[Sequence[Any]], names: Sequence[str]) -> Ints:
     """Return the columns by name: one that an older version did not write is unknown, one nobody knows is skipped."""
     found = {name: source.column(column) for name, *column in described}
     length = len(next(iter(found.values()))) if found else 0
@@ -281,7 +281,7 @@ class StoredDecision:
 
 def encode_decision(decision: Decision, version: str = "") -> bytes:
     """Return what is stored of a decision; `version` is the product's. Never a list of all nodes."""
-    writer = _Writer()
+    writer = Writer()
     ranked = decision.ranked_indices[:STORED_NODES_MAX].astype(np.int64)
     header: dict[str, Any] = {
         "outcome": str(decision.outcome),
@@ -312,7 +312,7 @@ def decode_decision(data: bytes) -> StoredDecision:
     Raises:
         ValueError: bytes of another kind.
     """
-    source = _Source(DECISION, data)
+    source = Source(DECISION, data)
     header = source.header
     ranked = source.column(header.pop("ranked")).astype(np.intp)
     counts: dict[str, dict[str, int]] = {}
