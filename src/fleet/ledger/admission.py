@@ -3,6 +3,7 @@
 One transaction a candidate, READ COMMITTED, no SELECT before the first guarded write:
 
     1. the node's row     guarded: room in every dimension, demand, state, scheduling, sample age; never waits
+       rules              judged again, when the instance has any, on what is committed (`locked_rules.py`)
     2. the caller's key   the idempotency key, when there is one
     3. the charge         reads its payer itself (a covering claim, or the cluster); then instance, decision, operation
     4. the payer's claim  guarded only under hard enforcement
@@ -26,7 +27,7 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from fleet.ledger import events, held, payer, refusal, release, totals
+from fleet.ledger import events, held, locked_rules, payer, refusal, release, totals
 from fleet.ledger.database import (
     LOCK_WAIT_TIMEOUT,
     STATEMENT_TIMEOUT,
@@ -37,8 +38,9 @@ from fleet.ledger.database import (
     error_number,
     trouble,
 )
-from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Busy, Charge, Stage
+from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Busy, Charge, RuleBroken, Stage
 from fleet.model.resources import CLUSTER_DIMENSIONS, Amounts, DimensionFigure
+from fleet.placement.rules.enforced import Enforced
 
 Writes = Callable[[Connection], None]
 """Rows that must stand or fall with the charge. Called inside the transaction, at their place in the lock order."""
@@ -58,6 +60,9 @@ class Ask:
 
     `held` is what the instance's charge on this very node was read to hold: the ask is then to bring it to `amounts`,
     and only what grows is judged and charged (`ledger/growth.py` reads it).
+
+    `enforced` are the rules that the instance brings; None where none is to hold: a growth in place, a domain that is
+    where it is, a destination that an operator named.
     """
 
     instance_uuid: str
@@ -74,6 +79,7 @@ class Ask:
     incoming: bool = False
     enforce: bool = True
     held: Amounts | None = None
+    enforced: Enforced | None = None
 
     @property
     def charged(self) -> Amounts:
@@ -104,6 +110,10 @@ class _GuardRefused(Exception):
 
 class _RowLocked(Exception):
     """The node's row is locked by another transaction."""
+
+
+class _RuleBroken(Exception):
+    """A rule that the instance brings does not hold on the node; `args` names it."""
 
 
 class _ChargeStands(Exception):
@@ -189,8 +199,9 @@ def admit(
 
     Returns:
         Admitted, AlreadyPlaced (the instance holds its charge, in the size asked for: safe to repeat), Refused (with
-        figures read after the rollback; `ineligible` also where a charge to grow is not what it was read to be) or Busy
-        (the node's row is locked: says nothing about room).
+        figures read after the rollback; `ineligible` also where a charge to grow is not what it was read to be), Busy
+        (the node's row, or one of a group that its rules ask about, is locked) or RuleBroken: both say nothing about
+        room.
 
     Raises:
         DatabaseUnavailable: nothing is known; the caller must not read it as "full".
@@ -203,8 +214,10 @@ def admit(
         return db.unit(work, on_lost=lambda: _read_back(db, ask))
     except _GuardRefused as refused:
         return refusal.explain(db, ask, refused.stage, refused.payer)
-    except _RowLocked:
+    except (_RowLocked, locked_rules.GroupLocked):
         return Busy(ask.node_id)
+    except _RuleBroken as broken:
+        return RuleBroken(ask.node_id, str(broken))
     except held.NotAsHeld as differs:
         return differs.outcome
     except _ChargeStands:
@@ -219,6 +232,7 @@ def admit(
 def _admit(conn: Connection, ask: Ask, key: Writes, new_rows: NewRows, rows: Writes) -> Admitted:
     params = _parameters(ask)
     unguarded, change = _charge_nodes(conn, ask, params)
+    _judge_rules(conn, ask)
     # What no node's row guards, the cluster's does not guard either: an unsized node is in no total.
     cluster_guard = payer.CLUSTER_GUARD if ask.enforce and not unguarded else payer.CLUSTER_FORCED
     key(conn)
@@ -291,6 +305,16 @@ def _charge_nodes(conn: Connection, ask: Ask, params: dict[str, Any]) -> tuple[b
     if ask.source is not None and ask.source > ask.node_id:
         change = _credit_source(conn, ask, ask.source)
     return unguarded, change
+
+
+def _judge_rules(conn: Connection, ask: Ask) -> None:
+    if ask.enforced is None:
+        return
+    broken = locked_rules.broken(
+        conn, ask.enforced, node_id=ask.node_id, namespace=ask.namespace, instance_uuid=ask.instance_uuid
+    )
+    if broken:
+        raise _RuleBroken(broken)
 
 
 def _charge_node(conn: Connection, ask: Ask, params: dict[str, Any]) -> bool:

@@ -28,14 +28,17 @@ ARRIVE = Sql("""
 STAMP = Sql("UPDATE instances SET updated_at = {now} WHERE uuid = :instance_uuid")
 
 NOTHING_TO_MOVE = "nothing_to_move"
+OVERRIDDEN = "placement rules overridden by a named destination"
 
 
 class _NotAsDecided(Exception):
     """The instance's charge was released or grew while the move was decided; says which."""
 
 
-def begin(db: Database, ask: Ask, *, rows: Writes = nothing) -> AdmissionOutcome:
-    """Hold the destination of a move: the same guard as every other growth in use.
+def begin(db: Database, ask: Ask, *, rows: Writes = nothing, named: bool = False) -> AdmissionOutcome:
+    """Hold the destination of a move: the same guard as every other growth in use, and the same rules.
+
+    `named`: an operator chose the destination. That overrides the rules that the instance brings, and is recorded.
 
     An instance that holds no charge is refused with `ineligible` "nothing_to_move": nobody would ever give the
     destination back. One whose charge has another size by now is refused with "charge_changed": the destination would
@@ -51,9 +54,12 @@ def begin(db: Database, ask: Ask, *, rows: Writes = nothing) -> AdmissionOutcome
             raise _NotAsDecided(CHARGE_CHANGED)
         STAMP.run(conn, instance_uuid=ask.instance_uuid)
         rows(conn)
+        if named and ask.enforced is not None:
+            events.record(conn, "instance", ask.instance_uuid, OVERRIDDEN, {"node_id": ask.node_id}, level="warning")
 
+    enforced = None if named else ask.enforced
     try:
-        return admission.admit(db, replace(ask, incoming=True), rows=held)
+        return admission.admit(db, replace(ask, incoming=True, enforced=enforced), rows=held)
     except _NotAsDecided as reason:
         return Refused(ask.node_id, Stage.NODE, ineligible=str(reason))
 

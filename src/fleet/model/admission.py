@@ -65,7 +65,18 @@ class Busy:
     node_id: int
 
 
-AdmissionOutcome = Admitted | AlreadyPlaced | Refused | Busy
+@dataclass(frozen=True, slots=True)
+class RuleBroken:
+    """A rule that held on the snapshot does not hold under the locks: others were faster. Says nothing about room.
+
+    `rule` names it: `placement_rules[0]`, `require_without_tag role=db`.
+    """
+
+    node_id: int
+    rule: str
+
+
+AdmissionOutcome = Admitted | AlreadyPlaced | Refused | Busy | RuleBroken
 
 
 @dataclass(frozen=True, slots=True)
