@@ -84,6 +84,13 @@ class Coded:
         codes = [NO_VALUE if word is None else values.setdefault(word, len(values)) for word in words]
         return cls(np.array(codes, dtype=np.int32), values)
 
+    def replace(self, words: Mapping[int, str | None]) -> Coded:
+        """Return the same with other words at some indexes."""
+        values, codes = dict(self.values), self.codes.copy()
+        for at, word in words.items():
+            codes[at] = NO_VALUE if word is None else values.setdefault(word, len(values))
+        return Coded(codes, values)
+
     def equal(self, word: str) -> Mask:
         """Return which nodes have exactly this word."""
         code = self.values.get(word)
@@ -119,6 +126,35 @@ class Roster:
         self.hashes: NDArray[np.uint64] = np.array([name_hash(name) for name in self.names], dtype=np.uint64)
         self._coded: dict[str, Coded] = {}
         self._labelled: dict[str, Coded] = {}
+
+    def redeclared(self, fresh: Mapping[int, tuple[int, Traits]]) -> Roster:
+        """Return the same nodes with another ledger id and other traits at some indexes; itself when none differs.
+
+        Whatever was computed of the others is kept, so that a changed label costs no reading of all.
+        """
+        changed = {at: one for at, one in fresh.items() if one != (self.node_ids[at], self.traits[at])}
+        if not changed:
+            return self
+        twin = copy.copy(self)
+        own = vars(twin)
+        node_ids, traits = list(self.node_ids), list(self.traits)
+        for at, (node_id, declared) in changed.items():
+            node_ids[at], traits[at] = node_id, declared
+        twin.traits = tuple(traits)
+        if any(node_id != self.node_ids[at] for at, (node_id, _) in changed.items()):
+            twin.node_ids = tuple(node_ids)
+            twin.by_id = {node_id: at for at, node_id in enumerate(node_ids) if node_id}
+        own.pop("sleepy_pool", None)
+        # Copied first: other threads may be adding what they need while this one reads.
+        own["_coded"] = {
+            trait: coded.replace({at: str(getattr(declared, trait)) for at, (_, declared) in changed.items()})
+            for trait, coded in self._coded.copy().items()
+        }
+        own["_labelled"] = {
+            key: coded.replace({at: declared.labels.get(key) for at, (_, declared) in changed.items()})
+            for key, coded in self._labelled.copy().items()
+        }
+        return twin
 
     def coded(self, trait: str) -> Coded:
         """Return a declared trait of every node (`region`, `arch`, `backend`) as numbers; made once a trait."""

@@ -236,14 +236,19 @@ class Snapshot:
 
     def put_instance(self, instance: InstanceRecord) -> None:
         """Keep an instance in the index: a re-placement is judged by what its charges hold already."""
-        self._instance_versions[instance.uuid] = self._next_version()
-        self._frame = self._frame.with_instances(self._frame.instances.put(instance))
+        self.update_instances({instance.uuid: instance})
 
     def forget_instance(self, uuid: str) -> None:
         """Drop an instance from the index."""
-        if uuid in self._frame.instances:
-            self._instance_versions[uuid] = self._next_version()
-            self._frame = self._frame.with_instances(self._frame.instances.without(uuid))
+        self.update_instances({uuid: None})
+
+    def update_instances(self, fresh: Mapping[str, InstanceRecord | None]) -> None:
+        """Take in instances that are new or changed, and forget those that are None: one index for all of them."""
+        known = self._frame.instances
+        changed = {uuid: one for uuid, one in fresh.items() if known.get(uuid) != one}
+        if changed:
+            self._instance_versions |= dict.fromkeys(changed, self._next_version())
+            self._frame = self._frame.with_instances(known.changed(changed))
 
     def rows_changed_since(self, version: int) -> NDArray[np.intp]:
         """Return the indexes of the nodes whose columns changed after `version`."""
@@ -299,15 +304,12 @@ class Snapshot:
     def _redeclare(self, records: Sequence[NodeRecord]) -> None:
         """Follow what operators declare about known nodes."""
         old = self._frame
-        traits, node_ids = list(old.roster.traits), list(old.roster.node_ids)
-        for record in records:
-            at = old.roster.index[record.name]
-            traits[at], node_ids[at] = Traits.of(record), record.node_id
-        if tuple(traits) == old.roster.traits and tuple(node_ids) == old.roster.node_ids:
-            return
-        self.layout_version = self._next_version()
-        roster = Roster(old.roster.names, node_ids, traits)
-        self._frame = Frame(roster, old.ledger, old.sample, old.now_us, old.instances, old.gpus)
+        roster = old.roster.redeclared(
+            {old.roster.index[record.name]: (record.node_id, Traits.of(record)) for record in records}
+        )
+        if roster is not old.roster:
+            self.layout_version = self._next_version()
+            self._frame = Frame(roster, old.ledger, old.sample, old.now_us, old.instances, old.gpus)
 
 
 def _matrix(rows: Sequence[Sequence[int]], width: int) -> Ints:

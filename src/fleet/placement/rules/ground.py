@@ -16,6 +16,7 @@ from fleet.model.affinity import TagMatch
 from fleet.placement.columns import Mask
 from fleet.placement.frame import Frame
 from fleet.placement.instances import InstanceRecord
+from fleet.placement.neighbours import Group, places_of
 
 
 class Ground(Protocol):
@@ -72,19 +73,18 @@ class FrameGround:
 
     def carriers(self, tags: Mapping[str, str]) -> Sequence[InstanceRecord]:
         """Return the neighbours that carry every pair."""
-        found = self._frame.instances.carrying(self._namespace, tags)
-        return [one for one in found if one.uuid != self._exclude] if self._exclude is not None else found
+        return self._frame.instances.carrying(self._namespace, tags, self._exclude)
 
     def matching(self, match: TagMatch) -> Sequence[InstanceRecord]:
         """Return the neighbours that carry a tag: the pair, or the key whatever its value."""
-        found = self._frame.instances.tagged(self._namespace, match.key)
-        return [one for one in found if one.uuid != self._exclude and match.matches(one.tags)]
+        if match.value is None:
+            return self._frame.instances.tagged(self._namespace, match.key, self._exclude)
+        return self.carriers({match.key: match.value})
 
     def places(self, instances: Iterable[InstanceRecord]) -> NDArray[np.intp]:
         """Return the nodes on which these instances count."""
         index = self._frame.roster.index
-        found = [index[node] for one in instances for node in one.nodes() if node in index]
-        return np.array(found, dtype=np.intp)
+        return instances.places(index) if isinstance(instances, Group) else places_of(instances, index)
 
     def mask(self, nodes: NDArray[np.intp]) -> Mask:
         """Return nodes as a mask."""

@@ -37,7 +37,7 @@ def _score(ask: Ask, frame: Frame) -> Ints | None:
     seen = FrameGround(frame, ask.namespace, ask.request.instance)
     for sign, matches in ((1, asked.prefer_with), (-1, asked.prefer_without)):
         for match in matches:
-            np.add.at(scores, seen.places(seen.matching(match)), sign)
+            scores += sign * np.bincount(seen.places(seen.matching(match)), minlength=len(frame))
     return scores
 
 
