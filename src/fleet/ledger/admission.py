@@ -4,6 +4,7 @@ One transaction a candidate, READ COMMITTED, no SELECT before the first guarded 
 
     1. the node's row     guarded: room in every dimension, demand, state, scheduling, sample age; never waits
        rules              judged again, when the instance has any, on what is committed (`locked_rules.py`)
+       its GPUs           when any are asked for: units by uuid, or a guarded count, exact under that row
     2. the caller's key   the idempotency key, when there is one
     3. the charge         reads its payer itself (a covering claim, or the cluster); then instance, decision, operation
     4. the payer's claim  guarded only under hard enforcement
@@ -13,7 +14,7 @@ Steps 3 and 5 travel in one batch: the cluster's guard asks the charge itself wh
 grows where it is (`ledger/growth.py`) passes the same statements with what is added, and is rewritten in step 3.
 
 A guard that matches no row *is* the refusal: the transaction is rolled back and the figures are read afterwards, so
-they can differ from what the guard saw. The lock order of every writer is nodes by id, idempotency key, charges,
+they can differ from what the guard saw. The lock order of every writer is nodes by id, GPUs, idempotency key, charges,
 instances, operations, claims by id, cluster. Source: decisions, section "Admission".
 """
 
@@ -27,7 +28,7 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from fleet.ledger import events, held, locked_rules, payer, refusal, release, totals
+from fleet.ledger import events, gpus, held, locked_rules, payer, refusal, release, totals
 from fleet.ledger.database import (
     LOCK_WAIT_TIMEOUT,
     STATEMENT_TIMEOUT,
@@ -39,6 +40,7 @@ from fleet.ledger.database import (
     trouble,
 )
 from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Busy, Charge, RuleBroken, Stage
+from fleet.model.gpu_inventory import NO_GPUS_ASKED, GpuAsk
 from fleet.model.resources import CLUSTER_DIMENSIONS, Amounts, DimensionFigure
 from fleet.placement.rules.enforced import Enforced
 
@@ -59,7 +61,8 @@ class Ask:
     they record where a domain already is, and no guard may hide that.
 
     `held` is what the instance's charge on this very node was read to hold: the ask is then to bring it to `amounts`,
-    and only what grows is judged and charged (`ledger/growth.py` reads it).
+    and only what grows is judged and charged (`ledger/growth.py` reads it). Its `gpus` stay as they are. `sleepy`: the
+    instance sleeps when it is idle, so its memory counts among what may wake up on its node.
 
     `enforced` are the rules that the instance brings; None where none is to hold: a growth in place, a domain that is
     where it is, a destination that an operator named.
@@ -79,6 +82,8 @@ class Ask:
     incoming: bool = False
     enforce: bool = True
     held: Amounts | None = None
+    gpus: GpuAsk = NO_GPUS_ASKED
+    sleepy: bool = False
     enforced: Enforced | None = None
 
     @property
@@ -131,6 +136,7 @@ _USE = """
     used_instances = used_instances + :instances,
     pending_memory_mb = pending_memory_mb + :memory_mb,
     pending_disk_gb = pending_disk_gb + :disk_gb,
+    sleepy_memory_mb = sleepy_memory_mb + :sleepy_memory_mb,
     expected_demand = ROUND(expected_demand + :demand, 3),
     generation = generation + 1,
     updated_at = {now}
@@ -163,19 +169,22 @@ NODE_FORCED = Sql("UPDATE scheduler_node_capacity SET " + _USE + " WHERE node_id
 
 CHARGE = Sql("""
     INSERT INTO charges (instance_uuid, role, node_id, namespace, payer,
-                         cpus, memory_mb, disk_gb, instances, placed_at, settled_at)
+                         cpus, memory_mb, disk_gb, instances, placed_at, settled_at,
+                         gpus, gpus_counted, gpu_kind, gpu_profile, sleepy)
     SELECT :instance_uuid, :role, :node_id, :namespace,
            (SELECT uuid FROM namespace_claims WHERE active_namespace = :payer_of AND expires_at > {now}),
-           :cpus, :memory_mb, :disk_gb, :instances, {now}, NULL
+           :cpus, :memory_mb, :disk_gb, :instances, {now}, NULL,
+           :gpus, :gpus_counted, :gpu_kind, :gpu_profile, :sleepy
     RETURNING payer
 """)
 
 # In its size: what the source was credited must be what the charge holds.
 CHARGE_MOVED = Sql("""
     UPDATE charges SET node_id = :node_id, placed_at = {now}, settled_at = NULL,
-        grown_cpus = 0, grown_memory_mb = 0, grown_disk_gb = 0, grown_at = NULL
+        grown_cpus = 0, grown_memory_mb = 0, grown_disk_gb = 0, grown_at = NULL, gpus_counted = :gpus_counted
     WHERE instance_uuid = :instance_uuid AND role = 'primary' AND node_id = :source AND settled_at IS NULL
         AND cpus = :cpus AND memory_mb = :memory_mb AND disk_gb = :disk_gb
+        AND gpus = :gpus AND gpu_kind = :gpu_kind AND gpu_profile = :gpu_profile AND sleepy = :sleepy
 """)
 
 CHARGE_STANDS = Sql("""
@@ -233,6 +242,7 @@ def _admit(conn: Connection, ask: Ask, key: Writes, new_rows: NewRows, rows: Wri
     params = _parameters(ask)
     unguarded, change = _charge_nodes(conn, ask, params)
     _judge_rules(conn, ask)
+    taken = _take_gpus(conn, ask, params)
     # What no node's row guards, the cluster's does not guard either: an unsized node is in no total.
     cluster_guard = payer.CLUSTER_GUARD if ask.enforce and not unguarded else payer.CLUSTER_FORCED
     key(conn)
@@ -249,7 +259,7 @@ def _admit(conn: Connection, ask: Ask, key: Writes, new_rows: NewRows, rows: Wri
             pays, over_claim = _charge_payer(conn, ask, params, named, cluster_guard)
     _correct_totals(conn, ask, params, change)
     _record_exceptions(conn, ask, over_claim, unguarded=unguarded)
-    return Admitted(ask.node_id, pays, over_claim, unguarded=unguarded)
+    return Admitted(ask.node_id, pays, over_claim, unguarded=unguarded, gpu_uuids=taken.uuids)
 
 
 def _write(conn: Connection, rows: Writes, new_rows: NewRows) -> None:
@@ -285,6 +295,12 @@ def _parameters(ask: Ask) -> dict[str, Any]:
         "unjudged": ask.unjudged,
         "scheduling": ask.schedulings[0],
         "or_scheduling": ask.schedulings[1],
+        "gpus": ask.gpus.count,
+        "gpus_counted": 0,
+        "gpu_kind": ask.gpus.kind,
+        "gpu_profile": ask.gpus.profile,
+        "sleepy": int(ask.sleepy),
+        "sleepy_memory_mb": ask.charged.memory_mb if ask.sleepy else 0,
         "demand": ask.demand,
         "target_load": ask.target_load,
         "sample_age_max_us": ask.sample_age_max_seconds * 1_000_000,
@@ -315,6 +331,17 @@ def _judge_rules(conn: Connection, ask: Ask) -> None:
     )
     if broken:
         raise _RuleBroken(broken)
+
+
+def _take_gpus(conn: Connection, ask: Ask, params: dict[str, Any]) -> gpus.Taken:
+    """Give the instance its GPUs, if it asks for any; a charge that is there keeps those it has."""
+    if not ask.gpus.count or ask.held is not None:
+        return gpus.NOTHING_TAKEN
+    taken = gpus.take(conn, ask.node_id, ask.instance_uuid, ask.gpus)
+    if taken is None:
+        raise _GuardRefused(Stage.GPU)
+    params["gpus_counted"] = taken.counted
+    return taken
 
 
 def _charge_node(conn: Connection, ask: Ask, params: dict[str, Any]) -> bool:
@@ -348,6 +375,9 @@ def _credit_source(conn: Connection, ask: Ask, source: int) -> totals.Change:
         amounts=ask.amounts,
         placed_at_us=0,
         settled_at_us=None,
+        gpus=ask.gpus,
+        gpus_counted=gpus.counted_by(conn, ask.instance_uuid, source) if ask.gpus.count else 0,
+        sleepy=ask.sleepy,
     )
     clamped: list[tuple[str, int]] = []
     change = release.credit_node(conn, draft, clamped)

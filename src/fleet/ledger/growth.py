@@ -15,7 +15,7 @@ from fleet.ledger import admission, charges, held
 from fleet.ledger.admission import Ask, NewRows, Writes, nothing
 from fleet.ledger.database import Database
 from fleet.model import capacity
-from fleet.model.admission import AdmissionOutcome, Busy, Refused
+from fleet.model.admission import AdmissionOutcome, Busy, Charge, Refused
 from fleet.model.resources import Amounts
 
 REWRITES_FOLLOWED_MAX = 4
@@ -43,7 +43,7 @@ def grow(
     """
     for _ in range(REWRITES_FOLLOWED_MAX):
         before = charges.of_instance(db, ask.instance_uuid)
-        based = _based_on(ask, next((charge.amounts for charge in before if charge.role == "primary"), None), per_vcpu)
+        based = _based_on(ask, next((charge for charge in before if charge.role == "primary"), None), per_vcpu)
         known = held.standing(based, before)
         if known is not None:
             return known
@@ -56,10 +56,10 @@ def grow(
     return Busy(ask.node_id)
 
 
-def _based_on(ask: Ask, amounts: Amounts | None, per_vcpu: Decimal) -> Ask:
-    """Return the ask with the difference it makes: slots stay, and only added vCPUs bring demand."""
-    if amounts is None:
+def _based_on(ask: Ask, charge: Charge | None, per_vcpu: Decimal) -> Ask:
+    """Return the ask with the difference it makes: slots and GPUs stay, and only added vCPUs bring demand."""
+    if charge is None:
         return replace(ask, held=Amounts())
-    target = replace(ask.amounts, instances=amounts.instances)
-    added = max(0, target.cpus - amounts.cpus)
-    return replace(ask, amounts=target, held=amounts, demand=capacity.demand_at_admission(added, per_vcpu))
+    target = replace(ask.amounts, instances=charge.amounts.instances)
+    demand = capacity.demand_at_admission(max(0, target.cpus - charge.amounts.cpus), per_vcpu)
+    return replace(ask, amounts=target, held=charge.amounts, demand=demand, gpus=charge.gpus, sleepy=charge.sleepy)

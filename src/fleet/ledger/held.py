@@ -100,7 +100,7 @@ def rewrite(conn: Connection, ask: Ask) -> Rewritten:
     was, is_now = pending.amounts(before, sample_at), pending.amounts(after, sample_at)
     memory, disk = (more + old - new for more, old, new in zip(added, was, is_now, strict=True))
     clamped: list[tuple[str, int]] = []
-    change = release.credit(conn, node, shrunk, (memory, disk), clamped)
+    change = release.credit(conn, node, shrunk, (memory, disk), clamped, sleepy=before.sleepy)
     return Rewritten(before, shrunk, change, tuple(clamped))
 
 

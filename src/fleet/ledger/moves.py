@@ -50,7 +50,8 @@ def begin(db: Database, ask: Ask, *, rows: Writes = nothing, named: bool = False
         primary = PRIMARY.run(conn, instance_uuid=ask.instance_uuid).mappings().first()
         if primary is None:
             raise _NotAsDecided(NOTHING_TO_MOVE)
-        if release.charge_of(primary).amounts != ask.amounts:
+        charge = release.charge_of(primary)
+        if (charge.amounts, charge.gpus, charge.sleepy) != (ask.amounts, ask.gpus, ask.sleepy):
             raise _NotAsDecided(CHARGE_CHANGED)
         STAMP.run(conn, instance_uuid=ask.instance_uuid)
         rows(conn)

@@ -22,7 +22,8 @@ from fleet.model.resources import CLUSTER_DIMENSIONS, Amounts
 SET_NODE = Sql("""
     UPDATE scheduler_node_capacity SET used_cpus = :used_cpus, used_memory_mb = :used_memory_mb,
         used_disk_gb = :used_disk_gb, used_instances = :used_instances, pending_memory_mb = :pending_memory_mb,
-        pending_disk_gb = :pending_disk_gb, generation = generation + 1, updated_at = {now}
+        pending_disk_gb = :pending_disk_gb, sleepy_memory_mb = :sleepy_memory_mb, generation = generation + 1,
+        updated_at = {now}
     WHERE node_id = :node_id
 """)
 SET_CLUSTER = Sql(

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, RowMapping
 
+from fleet.ledger import gpus
 from fleet.ledger.database import Database, Sql, decimal_of
 from fleet.model.admission import Refused, Stage
 from fleet.model.errors import BrokenPromise
+from fleet.model.gpu_inventory import free_units, owned_units
 from fleet.model.resources import CLUSTER_DIMENSIONS, DIMENSIONS, DimensionFigure
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ def explain(db: Database, ask: Ask, stage: Stage, payer: str | None) -> Refused:
     with db.read() as conn:
         if stage is Stage.NODE:
             return _node(conn, ask)
+        if stage is Stage.GPU:
+            return _gpus(conn, ask)
         if stage is Stage.CLAIM:
             row = CLAIM.run(conn, uuid=payer).mappings().first()
             return Refused(ask.node_id, stage, _figures(row, ask, CLUSTER_DIMENSIONS) if row is not None else ())
@@ -83,6 +87,13 @@ def _node(conn: Connection, ask: Ask) -> Refused:
         sample_age_seconds=round(age, 3),
         ineligible=ineligible,
     )
+
+
+def _gpus(conn: Connection, ask: Ask) -> Refused:
+    inventory = gpus.of_node(conn, ask.node_id).inventory()
+    owned, free = owned_units(inventory, ask.gpus), free_units(inventory, ask.gpus)
+    figure = DimensionFigure.of("gpus", limit=owned, used=owned - free, requested=ask.gpus.count)
+    return Refused(ask.node_id, Stage.GPU, (figure,))
 
 
 def _demand(row: Any, ask: Ask) -> DimensionFigure | None:

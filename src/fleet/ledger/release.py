@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, RowMapping
 
-from fleet.ledger import claims, events, pending, totals
+from fleet.ledger import claims, events, gpus, pending, totals
 from fleet.ledger.database import Database, Sql
 from fleet.model.admission import Charge
+from fleet.model.gpu_inventory import GpuAsk
 from fleet.model.resources import CLUSTER_DIMENSIONS, DIMENSIONS, Amounts
 
 FIND = Sql("SELECT * FROM charges WHERE instance_uuid = :instance_uuid ORDER BY id")
@@ -29,6 +30,7 @@ CREDIT_NODE = Sql("""
         used_instances = {greatest}(0, used_instances - :instances),
         pending_memory_mb = {greatest}(0, pending_memory_mb - :pending_memory_mb),
         pending_disk_gb = {greatest}(0, pending_disk_gb - :pending_disk_gb),
+        sleepy_memory_mb = {greatest}(0, sleepy_memory_mb - :sleepy_memory_mb),
         generation = generation + 1, updated_at = {now}
     WHERE node_id = :node_id
 """)
@@ -141,6 +143,9 @@ def charge_of(row: RowMapping) -> Charge:
         settled_at_us=row["settled_at"],
         grown=Amounts(row["grown_cpus"], row["grown_memory_mb"], row["grown_disk_gb"]),
         grown_at_us=row["grown_at"],
+        gpus=GpuAsk(row["gpus"], row["gpu_kind"], row["gpu_profile"]),
+        gpus_counted=row["gpus_counted"],
+        sleepy=bool(row["sleepy"]),
     )
 
 
@@ -156,12 +161,16 @@ def delete_charge(conn: Connection, charge: Charge) -> bool:
 def credit_node(conn: Connection, charge: Charge, clamped: list[tuple[str, int]] | None = None) -> totals.Change:
     """Credit a deleted charge to its node's row (locked by the caller). Return what that changes in the totals.
 
-    Counters that held less than the charge are floored and noted in `clamped` with the missing amount.
+    Its GPUs are free again: those of this node only. Counters that held less than the charge are floored and noted in
+    `clamped` with the missing amount.
     """
     before = _lock_node(conn, charge.node_id)
+    if charge.gpus.count:
+        gpus.give_back(conn, charge)
     if before is None:
         return totals.Change()
-    return credit(conn, before, charge.amounts, pending.amounts(charge, before["sample_at"]), clamped)
+    was_pending = pending.amounts(charge, before["sample_at"])
+    return credit(conn, before, charge.amounts, was_pending, clamped, sleepy=charge.sleepy)
 
 
 def credit(
@@ -170,6 +179,8 @@ def credit(
     amounts: Amounts,
     was_pending: tuple[int, int],
     clamped: list[tuple[str, int]] | None = None,
+    *,
+    sleepy: bool = False,
 ) -> totals.Change:
     """Credit amounts to a node's row, as it stands under the caller's lock; `was_pending`: memory and disk of them."""
     CREDIT_NODE.run(
@@ -178,6 +189,7 @@ def credit(
         node_id=before["node_id"],
         pending_memory_mb=was_pending[0],
         pending_disk_gb=was_pending[1],
+        sleepy_memory_mb=amounts.memory_mb if sleepy else 0,
     )
     short = [(name, getattr(amounts, name) - before[f"used_{name}"]) for name in DIMENSIONS]
     if clamped is not None:

@@ -36,10 +36,11 @@ INSERT_ROW = Sql("""
     INSERT INTO scheduler_node_capacity
         (node_id, limit_cpus, limit_memory_mb, limit_disk_gb, limit_instances, cpu_load_1, cpu_schedulable,
          state, scheduling, counted, sample_at, generation, updated_at,
-         used_cpus, used_memory_mb, used_disk_gb, used_instances)
+         used_cpus, used_memory_mb, used_disk_gb, used_instances, sleepy_memory_mb)
     SELECT :node_id, :limit_cpus, :limit_memory_mb, :limit_disk_gb, :limit_instances, :cpu_load_1, :cpu_schedulable,
            :state, :scheduling, :counted, {now} - :age_us, 1, {now},
-           COALESCE(SUM(cpus), 0), COALESCE(SUM(memory_mb), 0), COALESCE(SUM(disk_gb), 0), COALESCE(SUM(instances), 0)
+           COALESCE(SUM(cpus), 0), COALESCE(SUM(memory_mb), 0), COALESCE(SUM(disk_gb), 0), COALESCE(SUM(instances), 0),
+           COALESCE(SUM(CASE WHEN sleepy = 1 THEN memory_mb ELSE 0 END), 0)
     FROM charges WHERE node_id = :node_id
 """)
 UPDATE_ROW = Sql("""

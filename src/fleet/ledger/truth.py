@@ -23,6 +23,7 @@ NODE_COLUMNS = (
     "used_instances",
     "pending_memory_mb",
     "pending_disk_gb",
+    "sleepy_memory_mb",
 )
 CLAIM_COLUMNS = tuple(f"used_{name}" for name in CLUSTER_DIMENSIONS)
 CLUSTER_COLUMNS = (
@@ -41,7 +42,8 @@ _NODES = f"""
         COALESCE(SUM(ch.disk_gb), 0) AS true_used_disk_gb,
         COALESCE(SUM(ch.instances), 0) AS true_used_instances,
         COALESCE(SUM({pending.amount_of("memory_mb")}), 0) AS true_pending_memory_mb,
-        COALESCE(SUM({pending.amount_of("disk_gb")}), 0) AS true_pending_disk_gb
+        COALESCE(SUM({pending.amount_of("disk_gb")}), 0) AS true_pending_disk_gb,
+        COALESCE(SUM(CASE WHEN ch.sleepy = 1 THEN ch.memory_mb ELSE 0 END), 0) AS true_sleepy_memory_mb
     FROM scheduler_node_capacity c LEFT JOIN charges ch ON ch.node_id = c.node_id
 """
 NODES = Sql(_NODES + " GROUP BY c.node_id ORDER BY c.node_id")

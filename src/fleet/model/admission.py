@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from fleet.model.gpu_inventory import NO_GPUS_ASKED, GpuAsk
 from fleet.model.resources import Amounts, DimensionFigure
 
 NOTHING = Amounts()
@@ -23,13 +24,15 @@ class Stage(StrEnum):
 class Admitted:
     """The charge is committed. `payer` is a claim's uuid, or None when the cluster pays.
 
-    `over_claim` lists the dimensions in which the payer's claim is now over its limit (advisory mode).
+    `over_claim` lists the dimensions in which the payer's claim is now over its limit (advisory mode). `gpu_uuids` are
+    the cards or slices that the instance got; none where its node only counts them.
     """
 
     node_id: int
     payer: str | None = None
     over_claim: tuple[DimensionFigure, ...] = ()
     unguarded: bool = False
+    gpu_uuids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,8 @@ class Charge:
 
     `settled_at_us` None: a draft, the node has not proved the domain's presence. `payer` None: the cluster pays, or the
     charge is an incoming one, which nobody pays until it settles. `grown` is what it grew by where it is, up to
-    `grown_at_us`; samples from before that cannot include it.
+    `grown_at_us`; samples from before that cannot include it. Of the `gpus` it asked for, `gpus_counted` are in a count
+    of the node, the others are bound to the instance by their uuids. `sleepy`: the instance sleeps when it is idle.
     """
 
     charge_id: int
@@ -99,3 +103,6 @@ class Charge:
     settled_at_us: int | None
     grown: Amounts = NOTHING
     grown_at_us: int | None = None
+    gpus: GpuAsk = NO_GPUS_ASKED
+    gpus_counted: int = 0
+    sleepy: bool = False

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from fleet.model.gpu import device_kind_matches, mig_kind_matches, scalar_kind_matches
 
@@ -35,6 +36,9 @@ class GpuAsk:
     count: int
     kind: str = ""
     profile: str = ""
+
+
+NO_GPUS_ASKED: Final = GpuAsk(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,11 @@ class MigInstance:
 
 @dataclass(frozen=True, slots=True)
 class GpuInventory:
-    """Everything known of a node's GPUs. `count` and `used` are the legacy scalar, `profiles` the MIG counts."""
+    """Everything known of a node's GPUs. `count` and `used` are the legacy scalar, `profiles` the MIG counts.
+
+    Where cards or slices are known one by one, a declared count is how many of them may be handed out (0 or absent: all
+    of them): an operator keeps the others back.
+    """
 
     count: int = 0
     used: int = 0
@@ -163,7 +171,8 @@ def owned_units(inventory: GpuInventory, ask: GpuAsk) -> int:
 def _units(inventory: GpuInventory, ask: GpuAsk, *, free: bool) -> int:
     form = form_of(inventory, ask)
     if form in {Form.MIG_INSTANCES, Form.DEVICES}:
-        return sum(one.is_free if free else one.is_whole_unit for one in _matching(inventory, ask))
+        units = sum(one.is_free if free else one.is_whole_unit for one in _matching(inventory, ask))
+        return min(units, _carved_out(inventory, ask, units, free=free))
     if form is Form.MIG_PROFILES:
         total, used = inventory.profiles.get(ask.profile, 0), inventory.profiles_used.get(ask.profile, 0)
         fits = _profile_kind_matches(inventory, ask.kind)
@@ -173,6 +182,18 @@ def _units(inventory: GpuInventory, ask: GpuAsk, *, free: bool) -> int:
     if not fits:
         return 0
     return max(0, total - used) if free else total
+
+
+def _carved_out(inventory: GpuInventory, ask: GpuAsk, units: int, *, free: bool) -> int:
+    """Return how many units a declared count leaves to be handed out, of any kind; `units` where none is declared."""
+    declared = inventory.profiles.get(ask.profile, 0) if ask.profile else inventory.count
+    if not declared:
+        return units
+    pool: Sequence[GpuDevice | MigInstance] = inventory.devices
+    if ask.profile:
+        pool = [one for one in inventory.instances if one.profile.lower() == ask.profile]
+    held = sum(one.is_whole_unit and not one.is_free for one in pool)
+    return max(0, declared - held) if free else declared
 
 
 def _matching(inventory: GpuInventory, ask: GpuAsk) -> Sequence[GpuDevice | MigInstance]:

@@ -1,0 +1,242 @@
+"""Who holds which GPU: units bound by their uuids, and pools where a node only counts.
+
+Promise: whoever writes a row of `node_gpus` or `node_gpu_pools` holds its node's ledger row, so what is read under that
+row is exact, and these rows wait for nobody. A unit is bound by a guarded update and given back by the charge that
+holds it, on that charge's node alone: an instance that moves holds units on both nodes. Which units a request gets is
+the law of `model/gpu_inventory.py`, the same that placement shows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping
+
+from fleet.ledger.database import Sql
+from fleet.model.admission import Charge
+from fleet.model.gpu_inventory import GpuAsk, GpuDevice, GpuInventory, MigInstance, choose
+from fleet.model.gpu_report import ReportedUnit, Unit
+
+IDS_MAX = 500
+"""Up to so many nodes are named in a statement; more are read by reading everything."""
+
+_UNITS = """
+    SELECT g.uuid, g.node_id, g.unit, g.position, g.model, g.profile, g.kind, g.parent_gpu_uuid, g.mig_capable,
+        g.mig_mode, g.memory_mb, g.details, g.missing, g.bound_to
+    FROM node_gpus g
+"""
+_POOLS = """
+    SELECT n.id AS node_id, n.gpu_kind, p.profile, p.total, p.used FROM nodes n
+    LEFT JOIN node_gpu_pools p ON p.node_id = n.id
+"""
+_ORDER = " ORDER BY g.node_id, g.position, g.uuid"
+UNITS_OF_NODE = Sql(_UNITS + " WHERE g.node_id = :node_id" + _ORDER)
+UNITS = Sql(_UNITS + _ORDER)
+POOLS_OF_NODE = Sql(_POOLS + " WHERE n.id = :node_id")
+POOLS = Sql(_POOLS + " WHERE p.profile IS NOT NULL OR n.id IN (SELECT node_id FROM node_gpus)")
+BOUND = Sql("SELECT uuid, missing FROM node_gpus WHERE bound_to = :instance_uuid AND node_id = :node_id ORDER BY uuid")
+HELD_COUNTED = Sql("""
+    SELECT gpus_counted FROM charges
+    WHERE instance_uuid = :instance_uuid AND role = 'primary' AND node_id = :node_id
+""")
+TAKE_COUNTED = Sql("""
+    UPDATE node_gpu_pools SET used = used + :count, updated_at = {now}
+    WHERE node_id = :node_id AND profile = :profile AND used + :count <= total
+""")
+UNBIND = Sql("""
+    UPDATE node_gpus SET bound_to = NULL, updated_at = {now} WHERE bound_to = :instance_uuid AND node_id = :node_id
+""")
+GIVE_COUNTED = Sql("""
+    UPDATE node_gpu_pools SET used = {greatest}(0, used - :count), updated_at = {now}
+    WHERE node_id = :node_id AND profile = :profile
+""")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldUnit:
+    """A unit as the ledger knows it: as it was last reported, whether it still is, and the instance that holds it."""
+
+    reported: ReportedUnit
+    position: int
+    missing: bool = False
+    bound_to: str | None = None
+
+    @property
+    def uuid(self) -> str:
+        """The unit's own uuid."""
+        return self.reported.uuid
+
+    @property
+    def state(self) -> str:
+        """One word for people: free, bound, missing, or cut (a whole card that serves slices only)."""
+        if self.missing:
+            return "missing"
+        if self.bound_to is not None:
+            return "bound"
+        return "cut" if self.reported.mig_mode and self.reported.unit is Unit.CARD else "free"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Units that a node only counts."""
+
+    total: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGpus:
+    """All that the ledger knows of one node's GPUs. Pools are by MIG profile; the empty one is whole cards."""
+
+    kind: str = ""
+    units: tuple[HeldUnit, ...] = ()
+    pools: Mapping[str, Pool] = field(default_factory=dict)
+
+    def of(self, unit: Unit) -> tuple[HeldUnit, ...]:
+        """Return its cards, or its slices, in inventory order."""
+        return tuple(one for one in self.units if one.reported.unit is unit)
+
+    def inventory(self) -> GpuInventory:
+        """Return it as placement sees it."""
+        whole = self.pools.get("", Pool(total=0, used=0))
+        counted = {profile: pool for profile, pool in self.pools.items() if profile}
+        return GpuInventory(
+            count=whole.total,
+            used=whole.used,
+            kind=self.kind,
+            profiles={profile: pool.total for profile, pool in counted.items()},
+            profiles_used={profile: pool.used for profile, pool in counted.items()},
+            devices=tuple(_device(one) for one in self.of(Unit.CARD)),
+            instances=tuple(_slice(one) for one in self.of(Unit.SLICE)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What an instance got: units by uuid, or so many of a count."""
+
+    uuids: tuple[str, ...] = ()
+    counted: int = 0
+
+
+NOTHING_TAKEN = Taken()
+
+
+def of_node(conn: Connection, node_id: int) -> NodeGpus:
+    """Return one node's GPUs: exact under its ledger row's lock."""
+    pools = POOLS_OF_NODE.run(conn, node_id=node_id).mappings().all()
+    units = UNITS_OF_NODE.run(conn, node_id=node_id).mappings()
+    return _gpus(pools, [unit_of(row) for row in units])
+
+
+def of_nodes(conn: Connection, node_ids: Sequence[int]) -> dict[int, NodeGpus]:
+    """Return the GPUs of those nodes that have any."""
+    if not node_ids:
+        return {}
+    wanted = frozenset(node_ids)
+    units, pools = _reading(tuple(sorted(wanted))) if len(wanted) <= IDS_MAX else (UNITS, POOLS)
+    found_units: dict[int, list[HeldUnit]] = {}
+    for row in units.run(conn).mappings():
+        found_units.setdefault(int(row["node_id"]), []).append(unit_of(row))
+    found_pools: dict[int, list[RowMapping]] = {}
+    for row in pools.run(conn).mappings():
+        found_pools.setdefault(int(row["node_id"]), []).append(row)
+    here = (found_units.keys() | found_pools.keys()) & wanted
+    return {node_id: _gpus(found_pools.get(node_id, []), found_units.get(node_id, [])) for node_id in here}
+
+
+def _reading(node_ids: tuple[int, ...]) -> tuple[Sql, Sql]:
+    ids = ", ".join(map(str, node_ids))
+    return Sql(f"{_UNITS} WHERE g.node_id IN ({ids}) {_ORDER}"), Sql(f"{_POOLS} WHERE n.id IN ({ids})")
+
+
+def _gpus(pools: Iterable[RowMapping], units: Sequence[HeldUnit]) -> NodeGpus:
+    rows = list(pools)
+    return NodeGpus(
+        kind=str(rows[0]["gpu_kind"]) if rows else "",
+        units=tuple(units),
+        pools={
+            str(row["profile"]): Pool(total=int(row["total"]), used=int(row["used"]))
+            for row in rows
+            if row["profile"] is not None
+        },
+    )
+
+
+def unit_of(row: RowMapping) -> HeldUnit:
+    """Return the unit of a row of `node_gpus`."""
+    reported = ReportedUnit(
+        uuid=row["uuid"],
+        unit=Unit(row["unit"]),
+        model=row["model"],
+        profile=row["profile"],
+        kind=row["kind"],
+        parent_gpu_uuid=row["parent_gpu_uuid"],
+        mig_capable=bool(row["mig_capable"]),
+        mig_mode=bool(row["mig_mode"]),
+        memory_mb=row["memory_mb"],
+        details=json.loads(row["details"]),
+    )
+    return HeldUnit(reported=reported, position=row["position"], missing=bool(row["missing"]), bound_to=row["bound_to"])
+
+
+def _device(one: HeldUnit) -> GpuDevice:
+    told = one.reported
+    return GpuDevice(told.uuid, told.model, told.mig_capable, told.mig_mode, one.bound_to, one.missing)
+
+
+def _slice(one: HeldUnit) -> MigInstance:
+    told = one.reported
+    return MigInstance(told.uuid, told.profile, told.kind, told.parent_gpu_uuid, one.bound_to, one.missing)
+
+
+def take(conn: Connection, node_id: int, instance_uuid: str, asked: GpuAsk) -> Taken | None:
+    """Give an instance what it asks for, the node's ledger row being held; None: too few are free, nothing changed."""
+    chosen = choose(of_node(conn, node_id).inventory(), asked)
+    if chosen is None:
+        return None
+    if chosen:
+        return Taken(uuids=chosen) if bind(conn, node_id, instance_uuid, chosen) else None
+    binds = {"node_id": node_id, "profile": asked.profile, "count": asked.count}
+    return Taken(counted=asked.count) if TAKE_COUNTED.run(conn, binds).rowcount == 1 else None
+
+
+def bind(conn: Connection, node_id: int, instance_uuid: str, uuids: Sequence[str]) -> bool:
+    """Bind free units of the node to an instance; False: one is not free, and the caller must roll back."""
+    binds: dict[str, Any] = {f"u{at}": uuid for at, uuid in enumerate(uuids)}
+    matched = _binding(len(uuids)).run(conn, binds, node_id=node_id, instance_uuid=instance_uuid).rowcount
+    return matched == len(uuids)
+
+
+@cache
+def _binding(count: int) -> Sql:
+    names = ", ".join(f":u{at}" for at in range(count))
+    return Sql(
+        "UPDATE node_gpus SET bound_to = :instance_uuid, updated_at = {now} "  # names of binds only
+        "WHERE node_id = :node_id AND bound_to IS NULL AND missing = 0 AND (unit = 'slice' OR mig_mode = 0) "
+        f"AND uuid IN ({names})"
+    )
+
+
+def give_back(conn: Connection, charge: Charge) -> None:
+    """Give back what a charge holds on its node, whose ledger row is held; nothing of other charges is touched."""
+    if charge.gpus.count > charge.gpus_counted:
+        UNBIND.run(conn, instance_uuid=charge.instance_uuid, node_id=charge.node_id)
+    if charge.gpus_counted:
+        binds = {"node_id": charge.node_id, "profile": charge.gpus.profile, "count": charge.gpus_counted}
+        GIVE_COUNTED.run(conn, binds)
+
+
+def counted_by(conn: Connection, instance_uuid: str, node_id: int) -> int:
+    """Return how many GPUs of an instance's primary charge on a node are counted, that node's row being held."""
+    return int(HELD_COUNTED.run(conn, instance_uuid=instance_uuid, node_id=node_id).scalar() or 0)
+
+
+def bound_to(conn: Connection, instance_uuid: str, node_id: int) -> dict[str, bool]:
+    """Return the units that an instance holds on a node, by uuid, and whether each is missing."""
+    rows = BOUND.run(conn, instance_uuid=instance_uuid, node_id=node_id)
+    return {str(row.uuid): bool(row.missing) for row in rows}
