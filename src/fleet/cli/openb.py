@@ -34,7 +34,7 @@ class BadTrace(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TraceNode:
-    """One machine of the trace; `gpus` and `gpu_model` are read and not sent yet."""
+    """One machine of the trace, with the number and the model of its cards."""
 
     name: str
     cpus: int
@@ -46,7 +46,10 @@ class TraceNode:
 
 @dataclass(frozen=True, slots=True)
 class TraceTask:
-    """One task, with its times in seconds of the trace; no deletion time: it stays."""
+    """One task, with its times in seconds of the trace; no deletion time: it stays.
+
+    `gpus` are whole cards, of one of `gpu_kinds` (empty: of any).
+    """
 
     name: str
     cpus: int
@@ -55,6 +58,7 @@ class TraceTask:
     deleted_s: Fraction | None
     disk_gb: int = TASK_DISK_GB
     gpus: int = 0
+    gpu_kinds: tuple[str, ...] = ()
 
 
 class EventKind(IntEnum):
@@ -157,15 +161,22 @@ def read_nodes(path: Path) -> list[TraceNode]:
     return nodes
 
 
-def read_tasks(path: Path) -> list[TraceTask]:
-    """The tasks of a trace, in the order of the file."""
+def read_tasks(path: Path, *, card_for_a_share: bool = False) -> list[TraceTask]:
+    """The tasks of a trace, in the order of the file.
+
+    A task that asks for a share of a card (`gpu_milli` below 1000) asks for no GPU here, or, with `card_for_a_share`,
+    for a whole one.
+    """
     table, seen = _Table(path, TASK_COLUMNS), set[str]()
     tasks = []
     for row in table.rows():
         created = table.moment(row, "creation_time")
         if created is None:
             table.problem("creation_time", row.get("creation_time", ""), "seconds")
-        whole_gpus = table.whole(row, "gpu_milli", absent=0) >= MILLI
+        share = table.whole(row, "gpu_milli", absent=0)
+        counts = share >= MILLI or (card_for_a_share and share > 0)
+        gpus = table.whole(row, "num_gpu", absent=0)
+        kinds = [kind.strip() for kind in row.get("gpu_spec", "").split("|")]
         tasks.append(
             TraceTask(
                 name=table.name(row, "name", seen),
@@ -173,7 +184,8 @@ def read_tasks(path: Path) -> list[TraceTask]:
                 memory_mb=max(1, table.whole(row, "memory_mib")),
                 created_s=created or Fraction(0),
                 deleted_s=table.moment(row, "deletion_time"),
-                gpus=table.whole(row, "num_gpu", absent=0) if whole_gpus else 0,
+                gpus=gpus if counts else 0,
+                gpu_kinds=tuple(dict.fromkeys(kind for kind in kinds if kind)) if counts else (),
             )
         )
     table.finish(len(tasks), "tasks")

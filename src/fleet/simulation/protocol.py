@@ -1,0 +1,44 @@
+"""The numbers of the contention protocol and how long its steps take, on the virtual clock. All times in microseconds.
+
+Promise: what the service's own walk is bounded by is the same here; a test holds the two together. How long a step
+takes is this machine's business: the values are those of the published benchmarks, rounded, and only decide how much
+requests overlap.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SECOND_US: Final = 1_000_000
+
+ATTEMPTS_MAX: Final = 3
+DEADLINE_US: Final = 400_000
+BACKOFF_US: Final = 20_000
+LOCK_PROBES_MAX: Final = 16
+CAPACITY_REFUSALS_MAX: Final = 32
+FINAL_WAIT_US: Final = 150_000
+QUICK_US: Final = 10_000
+"""Counters read less than this ago serve the next decision too."""
+
+READ_US: Final = 1_000
+"""Reading the counters that changed."""
+
+DECIDE_US: Final = 1_000
+"""Deciding on what was read."""
+
+HOLD_US: Final = 3_000
+"""An admission holds its node's row from the guarded update to the commit."""
+
+CLUSTER_HOLD_US: Final = 400
+"""Of that the last part holds the cluster's row, the only hot one: admissions pass it one after the other."""
+
+RELEASE_HOLD_US: Final = 2_000
+PUBLISH_HOLD_US: Final = 1_000
+BUSY_US: Final = 500
+"""A try that finds the row locked."""
+
+REFUSED_US: Final = 1_500
+"""A try that the guard refuses, with reading the figures."""
+
+QUEUE_RETRY_US: Final = 15 * SECOND_US
+"""How often a request that waits for capacity is tried again."""
