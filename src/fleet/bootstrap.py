@@ -22,6 +22,7 @@ from fleet.queue.connection import connect
 from fleet.queue.jobs import WakeUp, WakeUps
 from fleet.services.configuration import Configuration
 from fleet.services.context import Context
+from fleet.services.neighbours import NeighbourCache
 from fleet.services.snapshots import SnapshotCache
 from fleet.services.wake import Wake
 
@@ -59,6 +60,7 @@ def with_parts(
         database=database,
         configuration=configuration,
         snapshots=SnapshotCache(database, configuration, time.monotonic, new_uuid),
+        neighbours=NeighbourCache(database, time.monotonic),
         wake=wake,
         flush_wake_ups=flush_wake_ups,
         fault=faults(environ),

@@ -16,14 +16,14 @@ SUMMARY_MAX = 2000
 INSERT_BASE = Sql("INSERT INTO decision_bases (id, parent, body, created_at) VALUES (:id, :parent, :body, {now})")
 BASE = Sql("SELECT parent, body FROM decision_bases WHERE id = :id")
 INSERT = Sql("""
-    INSERT INTO decisions (id, instance_uuid, namespace, reason, outcome, code, node_id, seed, base_id, changes, record,
-                           request, walk, summary, version, created_at)
-    VALUES (:id, :instance_uuid, :namespace, :reason, :outcome, :code, :node_id, :seed, :base_id, :changes, :record,
-            :request, :walk, :summary, :version, {now})
+    INSERT INTO decisions (id, instance_uuid, namespace, reason, outcome, code, node_id, seed, base_id, changes,
+                           neighbours, record, request, walk, summary, version, created_at)
+    VALUES (:id, :instance_uuid, :namespace, :reason, :outcome, :code, :node_id, :seed, :base_id, :changes,
+            :neighbours, :record, :request, :walk, :summary, :version, {now})
 """)
 COLUMNS = """
     d.id, d.instance_uuid, d.namespace, d.reason, d.outcome, d.code, d.node_id, n.name AS node, d.seed, d.base_id,
-    d.changes, d.record, d.request, d.walk, d.summary, d.version, d.created_at
+    d.changes, d.neighbours, d.record, d.request, d.walk, d.summary, d.version, d.created_at
 """
 GET = Sql(f"SELECT {COLUMNS} FROM decisions d LEFT JOIN nodes n ON n.id = d.node_id WHERE d.id = :id")
 LIST = """
@@ -41,7 +41,10 @@ _STATEMENTS: dict[tuple[str, ...], Sql] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRow:
-    """A decision as it is stored. `changes` are the rows changed since the base; `walk` the tries that followed."""
+    """A decision as it is stored. `changes` are the rows changed since the base; `walk` the tries that followed.
+
+    `neighbours` are the instances that its rules and affinity could see; b"": it asked for nothing of the kind.
+    """
 
     id: str
     instance_uuid: str | None
@@ -58,6 +61,7 @@ class DecisionRow:
     walk: Sequence[Mapping[str, Any]]
     summary: str
     version: str
+    neighbours: bytes = b""
     node: str | None = None
     created_at: int = 0
 
@@ -91,6 +95,7 @@ def insert(target: Connection | Batch, row: DecisionRow) -> None:
         seed=row.seed,
         base_id=row.base_id,
         changes=row.changes,
+        neighbours=row.neighbours or None,
         record=row.record,
         request=json.dumps(row.request, separators=(",", ":")),
         walk=json.dumps(row.walk, separators=(",", ":")),
@@ -125,7 +130,7 @@ def get(db: Database, decision_id: str) -> DecisionRow | None:
     values = dict(row)
     values["request"] = json.loads(values["request"])
     values["walk"] = json.loads(values["walk"])
-    values["changes"], values["record"] = bytes(values["changes"]), bytes(values["record"])
+    values |= {name: bytes(values[name] or b"") for name in ("changes", "neighbours", "record")}
     return DecisionRow(**values)
 
 

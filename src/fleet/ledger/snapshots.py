@@ -49,6 +49,7 @@ RECORDS = (
 PAGE = Sql(RECORDS + " AND n.id > :after ORDER BY n.id LIMIT :limit")
 PAGE_NODES = 500
 SINCE = Sql(RECORDS + " AND (m.updated_at > :cursor OR n.updated_at > :cursor)")
+DECLARED = Sql(RECORDS + " AND n.updated_at > :cursor")
 NOW = Sql("SELECT {now} AS now_us")
 
 
@@ -102,6 +103,12 @@ def published_since(db: Database, cursor: int) -> Records:
         now_us = int(NOW.run(conn).one().now_us)
         rows = SINCE.run(conn, cursor=cursor - THOROUGH_OVERLAP_US).mappings().all()
     return Records([record_of(row) for row in rows], now_us)
+
+
+def declared_since(db: Database, cursor: int) -> Sequence[NodeRecord]:
+    """Return the nodes of which something was declared (or whose state changed) after `cursor`, less the overlap."""
+    with db.read() as conn:
+        return [record_of(row) for row in DECLARED.run(conn, cursor=cursor - THOROUGH_OVERLAP_US).mappings()]
 
 
 def some(db: Database, node_ids: Sequence[int]) -> Sequence[NodeRecord]:

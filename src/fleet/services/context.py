@@ -9,6 +9,7 @@ from fleet.config import Settings
 from fleet.ledger.database import Database
 from fleet.queue.jobs import WakeUp
 from fleet.services.configuration import Configuration
+from fleet.services.neighbours import NeighbourCache
 from fleet.services.snapshots import SnapshotCache
 
 
@@ -26,6 +27,7 @@ class Context:
     database: Database
     configuration: Configuration
     snapshots: SnapshotCache
+    neighbours: NeighbourCache
     wake: Callable[[WakeUp], None]
     flush_wake_ups: Callable[[float], bool]
     fault: Callable[[str], None]

@@ -14,11 +14,13 @@ from sqlalchemy import Connection
 from fleet.ledger import admission, decisions, events, idempotency, instances, operations
 from fleet.ledger.database import Batch
 from fleet.ledger.idempotency import Keyed
+from fleet.model.affinity import DEPRECATED_EVENT
+from fleet.model.affinity import DEPRECATED_EVENT
 from fleet.model.errors import NotFound
 from fleet.model.lifecycle import InstanceState, OperationKind
 from fleet.model.request import InstanceRequest, PlacementRequest
 from fleet.queue.jobs import WakeUp
-from fleet.services import waiver
+from fleet.services import placed_event
 from fleet.services.context import Context
 from fleet.services.idempotency import RetryKey, once
 from fleet.services.place import Placing, Refusal, place
@@ -65,7 +67,19 @@ def _create(ctx: Context, namespace: str, request: InstanceRequest, keyed: Keyed
         instances.insert(batch, uuid, namespace, request, body=body, node_id=node_id, decision_id=row.id)
         operations.insert(batch, operation_id, OperationKind.CREATE, uuid, namespace, node_id)
         decisions.insert(batch, row)
-        _record_placed(batch, uuid, node, operation_id, request, row)
+        spec = request.affinity_spec
+        if spec is not None and spec.deprecated:
+            events.record(batch, "instance", uuid, DEPRECATED_EVENT, spec.deprecation(), level="warning")
+        placed_event.record(
+            batch,
+            uuid,
+            node,
+            row,
+            operation=operation_id,
+            cpus=request.cpus,
+            memory_mb=request.memory_mb,
+            disk_gb=request.disk_gb,
+        )
 
     def key(conn: Connection, node: str, decision_id: str) -> None:
         idempotency.keep(conn, keyed, asdict(Created(uuid, node, decision_id, operation_id)))
@@ -87,20 +101,3 @@ def _create(ctx: Context, namespace: str, request: InstanceRequest, keyed: Keyed
     ctx.fault("api_after_commit_before_wake")
     ctx.wake(WakeUp(operation_id, placed.node_id))
     return Created(uuid, placed.node, placed.decision_id, operation_id)
-
-
-def _record_placed(
-    batch: Batch, uuid: str, node: str, operation_id: str, request: InstanceRequest, row: decisions.DecisionRow
-) -> None:
-    payload = {
-        "node": node,
-        "decision": row.id,
-        "operation": operation_id,
-        "enforce": True,
-        "enforce_demand": not waiver.is_waived(row.walk),
-        "cpus": request.cpus,
-        "memory_mb": request.memory_mb,
-        "disk_gb": request.disk_gb,
-    }
-    events.record(batch, "instance", uuid, "instance placed", payload)
-    waiver.record(batch, uuid, node, row.walk)

@@ -9,6 +9,7 @@ from fleet.ledger.decisions import DecisionRow, DecisionSummary
 from fleet.model.decision import Decision
 from fleet.model.errors import NotFound
 from fleet.model.request import parse_placement_request
+from fleet.placement.neighbour_record import read_neighbours
 from fleet.placement.pipeline import decide
 from fleet.placement.record import decode, decode_decision
 from fleet.placement.snapshot import Snapshot
@@ -66,7 +67,11 @@ def saved_snapshot(ctx: Context, row: DecisionRow) -> Snapshot:
     if not bodies:
         msg = f"the snapshot of decision {row.id} is not kept any more"
         raise NotFound(msg)
-    return decode(bodies[0], *bodies[1:], row.changes)
+    snapshot = decode(bodies[0], *bodies[1:], row.changes)
+    if not row.neighbours:
+        return snapshot
+    seen = read_neighbours(row.neighbours, snapshot.frame.roster)
+    return Snapshot(snapshot.frame.with_instances(seen))
 
 
 def replay(ctx: Context, row: DecisionRow) -> Decision:

@@ -18,7 +18,11 @@ def explain(ctx: Context, namespace: str, request: InstanceRequest, *, seed: int
     """
     asked = PlacementRequest.model_construct(**{**dict(request), "namespace": namespace})
     chosen = ctx.seed() if seed is None else seed
-    return decide(asked, ctx.snapshots.peek(), chosen, explain=True)
+    snapshot = ctx.snapshots.peek()
+    seen = ctx.neighbours.seen(snapshot.frame, asked, fresh_since=ctx.elapsed())
+    if seen is not None:
+        snapshot = Snapshot(snapshot.frame.with_instances(seen))
+    return decide(asked, snapshot, chosen, explain=True)
 
 
 def snapshot(ctx: Context) -> Snapshot:

@@ -2,7 +2,8 @@
 
 A decision binds nothing; the guard does. So a walk goes on after a refusal, skips rows that are locked, and answers
 "out of capacity" only when that is proven: every candidate refused on capacity, no lock skipped, in time, on a fresh
-snapshot. Numbers and rules: decisions, section 3, "Contention" and "Demand".
+snapshot. A rule that others broke meanwhile is contention too: the next attempt sees them. Numbers and rules:
+decisions, section 3, "Contention" and "Demand".
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from sqlalchemy import Connection
 from fleet.ledger import admission, decisions
 from fleet.ledger.database import Batch
 from fleet.model import capacity
-from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Busy, Refused, Stage
+from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Busy, Refused, RuleBroken, Stage
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.decision import Decision
 from fleet.model.request import PlacementRequest
 from fleet.model.resources import Amounts
 from fleet.placement.pipeline import decide
 from fleet.placement.record import encode_decision
+from fleet.placement.rules.enforced import Enforced
 from fleet.services import waiver
 from fleet.services.context import Context
 from fleet.services.snapshots import View
@@ -92,6 +94,7 @@ class _Walk:
     demand_only: dict[int, str] = field(default_factory=dict)
     skipped: list[int] = field(default_factory=list)
     busy: dict[int, str] = field(default_factory=dict)
+    broken: dict[int, RuleBroken] = field(default_factory=dict)
     ineligible: int = 0
     probes: int = 0
     refused_now: int = 0
@@ -142,21 +145,32 @@ class _Attempts:
             self._ctx.sleep(self._ctx.uniform(0, BACKOFF_SECONDS * 2**attempt))
             view, decision = self._decide(self._ctx.elapsed())
         waived = self._last_waived_try(view, decision)
-        return waived if waived is not None else self._refuse_by_guard(view, decision)
+        return waived if waived is not None else self._give_up(view, decision)
+
+    def _give_up(self, view: View, decision: Decision) -> Refusal:
+        """Say why nobody admitted. One more look tells rules that nobody satisfies from nodes that are only locked."""
+        if self._walk.broken or (self._walk.busy and Enforced.of(self._placing.request, decision.overridden)):
+            view, decision = self._decide(self._ctx.elapsed())
+            if decision.outcome == "refused":
+                return self._refuse_by_decision(view, decision)
+        return self._refuse_by_guard(view, decision)
 
     def _decide(self, fresh_since: float | None) -> tuple[View, Decision]:
         """Decide on a cheap view; a refusal is believed only on a snapshot that was read after the request came."""
-        view = self._ctx.snapshots.view(fresh_since=fresh_since)
-        decision = decide(self._placing.request, view.snapshot, self._ctx.seed())
+        view, decision = self._decide_on(fresh_since)
         if decision.outcome == "refused" and fresh_since is None:
-            view = self._ctx.snapshots.view(fresh_since=self._walk.started)
-            decision = decide(self._placing.request, view.snapshot, self._ctx.seed())
+            view, decision = self._decide_on(self._walk.started)
         return view, decision
+
+    def _decide_on(self, fresh_since: float | None) -> tuple[View, Decision]:
+        request, fleet = self._placing.request, self._ctx.snapshots.view(fresh_since=fresh_since)
+        view = self._ctx.neighbours.around(fleet, request, fresh_since=fresh_since)
+        return view, decide(request, view.snapshot, self._ctx.seed())
 
     def _one_walk(self, view: View, decision: Decision, *, last: bool) -> Placed | None:
         walk = self._walk
         walk.probes = walk.refused_now = 0
-        walk.capacity_refusals, walk.busy, walk.demand_only, walk.ineligible = {}, {}, {}, 0
+        walk.capacity_refusals, walk.busy, walk.broken, walk.demand_only, walk.ineligible = {}, {}, {}, {}, 0
         ranked, over = decision.ranked_indices, decision.over_demand
         if self._placing.source is not None:
             elsewhere = ranked != view.snapshot.index_of_id(self._placing.source)
@@ -181,7 +195,7 @@ class _Attempts:
     def _try_all(
         self, view: View, decision: Decision, order: NDArray[np.intp], *, waived: bool, last: bool
     ) -> Placed | None:
-        """Try nodes in order; after the first busy one the rest comes in random order."""
+        """Try nodes in order; after the first busy one (or one with a rule broken) the rest comes in random order."""
         at, shuffled = 0, False
         while at < len(order) and not self._limits_reached(last=last):
             index = int(order[at])
@@ -189,9 +203,8 @@ class _Attempts:
             outcome = self._try(view, decision, index, waived=waived)
             if isinstance(outcome, Admitted | AlreadyPlaced):
                 return self._placed(view, outcome, waived=waived)
-            if isinstance(outcome, Busy):
-                self._walk.probes += 1
-                self._walk.busy[index] = view.snapshot.name(index)
+            if isinstance(outcome, Busy | RuleBroken):
+                self._note_contention(view, index, outcome)
                 if not shuffled:
                     order = np.concatenate([order[:at], self._shuffled(order[at:])])
                     shuffled = True
@@ -208,6 +221,13 @@ class _Attempts:
             other = min(len(drawn) - 1, int(self._ctx.uniform(place_, len(drawn))))
             drawn[place_], drawn[other] = drawn[other], drawn[place_]
         return np.array(drawn, dtype=rest.dtype)
+
+    def _note_contention(self, view: View, index: int, outcome: Busy | RuleBroken) -> None:
+        self._walk.probes += 1
+        if isinstance(outcome, RuleBroken):
+            self._walk.broken[index] = outcome
+        else:
+            self._walk.busy[index] = view.snapshot.name(index)
 
     def _note_refusal(self, view: View, index: int, refused: Refused) -> None:
         walk = self._walk
@@ -235,10 +255,16 @@ class _Attempts:
         outcome = self._try(view, decision, index, waived=False, wait=True)
         if isinstance(outcome, Admitted | AlreadyPlaced):
             return self._placed(view, outcome, waived=False)
+        if not isinstance(outcome, Busy):
+            self._walk.busy.pop(index)
+            self._note(view, index, outcome)
+        return None
+
+    def _note(self, view: View, index: int, outcome: Refused | Busy | RuleBroken) -> None:
         if isinstance(outcome, Refused):
             self._note_refusal(view, index, outcome)
-            self._walk.busy.pop(index)
-        return None
+        else:
+            self._note_contention(view, index, outcome)
 
     def _last_waived_try(self, view: View, decision: Decision) -> Placed | None:
         """Demand alone never fails a create: when time is up and a node was left out for it alone, try once waived."""
@@ -246,10 +272,7 @@ class _Attempts:
             outcome = self._try(view, decision, index, waived=True, wait=True)
             if isinstance(outcome, Admitted | AlreadyPlaced):
                 return self._placed(view, outcome, waived=True)
-            if isinstance(outcome, Refused):
-                self._note_refusal(view, index, outcome)
-            elif isinstance(outcome, Busy):
-                self._walk.busy[index] = view.snapshot.name(index)
+            self._note(view, index, outcome)
         return None
 
     def _try(self, view: View, decision: Decision, index: int, *, waived: bool, wait: bool = False) -> AdmissionOutcome:
@@ -270,6 +293,7 @@ class _Attempts:
             admit_unsized=self._config.admit_unsized_nodes,
             wait=wait,
             source=placing.source,
+            enforced=Enforced.of(placing.request, decision.overridden),
         )
         outcome = admission.admit(
             self._ctx.database,
@@ -290,6 +314,8 @@ class _Attempts:
             note["dimensions"] = [figure.as_dict() for figure in outcome.figures if figure.exceeded]
             if outcome.ineligible:
                 note["ineligible"] = outcome.ineligible
+        if isinstance(outcome, RuleBroken):
+            note["rule"] = outcome.rule
         self._walk.tries.append(note)
 
     def _placed(self, view: View, outcome: Admitted | AlreadyPlaced, *, waived: bool) -> Placed:
@@ -304,7 +330,8 @@ class _Attempts:
     def _proven(self, attempt: int) -> bool:
         """Whether the walk on a fresh snapshot proved the fleet full: everyone refused, nobody busy, nobody skipped."""
         walk = self._walk
-        unproven = walk.busy or walk.demand_only or walk.ineligible or walk.refused_now >= CAPACITY_REFUSALS_MAX
+        contended = walk.busy or walk.broken
+        unproven = contended or walk.demand_only or walk.ineligible or walk.refused_now >= CAPACITY_REFUSALS_MAX
         return attempt > 0 and not unproven and not self._out_of_time()
 
     def _refuse_by_decision(self, view: View, decision: Decision) -> Refusal:
@@ -343,12 +370,14 @@ class _Attempts:
         refused = len(walk.capacity_refusals)
         dimensions = _by_dimension(walk.capacity_refusals.values())
         extra = {"failing_stage": "node", "refused": refused, "busy": len(walk.busy), "dimensions": dimensions}
-        if refused and not walk.busy and not walk.ineligible and not walk.demand_only and not self._out_of_time():
+        unproven = walk.busy or walk.broken or walk.ineligible or walk.demand_only or self._out_of_time()
+        if refused and not unproven:
             counted = ", ".join(f"{count} {name}" for name, count in dimensions.items())
             return "out_of_capacity", f"all {refused} candidates refused at the capacity guard: {counted}", extra
         detail = (
-            f"{len(walk.busy)} candidates were locked by other placements, {walk.ineligible} take none any more and "
-            f"{refused} refused within {DEADLINE_SECONDS} s: that proves nothing about room; try again in a second"
+            f"{len(walk.busy)} candidates were locked by other placements, on {len(walk.broken)} others broke a rule "
+            f"meanwhile, {walk.ineligible} take none any more and {refused} refused within {DEADLINE_SECONDS} s: that "
+            "proves nothing about room; try again in a second"
         )
         return "placement_busy", detail, extra
 
@@ -389,6 +418,7 @@ class _Attempts:
             seed=decision.seed,
             base_id=view.base_id,
             changes=view.changes,
+            neighbours=view.neighbours,
             record=encode_decision(decision),
             request=self._request_document(),
             walk=walk,

@@ -13,7 +13,7 @@ from fleet.ledger.database import Batch
 from fleet.ledger.operations import LeasedOperation
 from fleet.model.request import PlacementRequest
 from fleet.queue.jobs import WakeUp
-from fleet.services import waiver
+from fleet.services import placed_event
 from fleet.services.context import Context
 from fleet.services.place import Placed, Placing, place
 
@@ -36,8 +36,9 @@ def redirect(ctx: Context, leased: LeasedOperation, reason: str) -> str | None:
     held = [charge.amounts for charge in charges.of_instance(ctx.database, instance.uuid) if charge.role == "primary"]
     if not held:
         return None
-    # The node that it leaves is never tried again (`source`), so to the pipeline it is a create like any other.
-    body = {**instance.request, "namespace": instance.namespace}
+    # The node that it leaves is never tried again (`source`), so to the pipeline it is a create like any other, with
+    # the rules and labels that it was made with. Its own draft is no neighbour of itself.
+    body = {**instance.request, "namespace": instance.namespace, "instance": instance.uuid}
 
     def rows(conn: Connection, node_id: int, _node: str, row: decisions.DecisionRow) -> None:
         if not instances.place_elsewhere(conn, instance.uuid, node_id, row.id):
@@ -47,15 +48,19 @@ def redirect(ctx: Context, leased: LeasedOperation, reason: str) -> str | None:
 
     def new_rows(batch: Batch, _node_id: int, node: str, row: decisions.DecisionRow) -> None:
         decisions.insert(batch, row)
-        payload = {
-            "node": node,
-            "previous_node": leased.node,
-            "reason": reason,
-            "decision": row.id,
-            "placement_attempts": instance.placement_attempts + 1,
-        }
-        events.record(batch, "instance", instance.uuid, "instance placed", payload)
-        waiver.record(batch, instance.uuid, node, row.walk)
+        placed_event.record(
+            batch,
+            instance.uuid,
+            node,
+            row,
+            previous_node=leased.node,
+            placement_attempts=instance.placement_attempts + 1,
+            reason=reason,
+            operation=leased.uuid,
+            cpus=held[0].cpus,
+            memory_mb=held[0].memory_mb,
+            disk_gb=held[0].disk_gb,
+        )
 
     placing = Placing(
         request=PlacementRequest.model_validate(body),

@@ -8,13 +8,14 @@ every `RELOAD_SECONDS`. A decision gets a frozen view with what to store beside 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fleet.ledger import decisions
 from fleet.ledger import snapshots as rows
 from fleet.ledger.database import Database
 from fleet.model.errors import FleetError
+from fleet.model.node import NodeRecord
 from fleet.placement.record import encode_base, encode_changes
 from fleet.placement.snapshot import Snapshot
 from fleet.services.configuration import Configuration
@@ -33,11 +34,12 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one decision sees, and how to find it again."""
+    """What one decision sees, and how to find it again. `neighbours`: those that its rules see, b"": none."""
 
     snapshot: Snapshot
     base_id: str
     changes: bytes
+    neighbours: bytes = b""
 
 
 @dataclass(slots=True)
@@ -185,7 +187,14 @@ class SnapshotCache:
             if thorough:
                 self._thorough_at = at
         if unknown:
-            records = rows.some(self._db, unknown)
+            self._take_records(rows.some(self._db, unknown))
+        if thorough:
+            # What operators declare: rules and selectors are judged by the labels that a node has now.
+            declared = rows.declared_since(self._db, self._metrics_cursor)
+            self._take_records(declared)
+
+    def _take_records(self, records: Sequence[NodeRecord]) -> None:
+        if records:
             with self._lock:
                 self._require().update_records(records)
 

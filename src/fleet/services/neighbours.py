@@ -1,0 +1,215 @@
+"""The cache of neighbours: for one decision, the instances that its rules and its affinity can see, and no others.
+
+A request that asks nothing of its neighbours pays nothing. For one that does, the tagged instances of its namespace are
+kept up to date as the snapshot is, reading what changed; the decision gets those that carry what is asked about, with
+the tags that are asked about, so what is stored beside it stays small. At most `NAMESPACES_MAX` namespaces and about
+`INSTANCES_MAX` instances are kept; the one that was not asked about for longest goes first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from fleet.ledger import neighbours as rows
+from fleet.ledger.database import Database
+from fleet.ledger.neighbours import Neighbour
+from fleet.ledger.snapshots import QUICK_OVERLAP_US, THOROUGH_OVERLAP_US
+from fleet.model.affinity import TagMatch
+from fleet.model.request import PlacementRequest, Reason
+from fleet.model.rules import Resource, leaves
+from fleet.placement.frame import Frame
+from fleet.placement.instances import InstanceRecord
+from fleet.placement.neighbour_record import neighbour_bytes
+from fleet.placement.neighbours import InstanceIndex
+from fleet.placement.snapshot import Snapshot
+from fleet.services.snapshots import QUICK_SECONDS, RELOAD_SECONDS, View
+
+NAMESPACES_MAX = 64
+INSTANCES_MAX = 200_000
+
+
+class NeighbourCache:
+    """Call `around()` for each decision, with the view that it is made on."""
+
+    def __init__(self, db: Database, elapsed: Callable[[], float]) -> None:
+        """Read nothing yet."""
+        self._db = db
+        self._elapsed = elapsed
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, _Namespace] = OrderedDict()
+
+    def around(self, view: View, request: PlacementRequest, *, fresh_since: float | None = None) -> View:
+        """Return the view with the neighbours that `request` asks about; `fresh_since` as in `SnapshotCache.view`.
+
+        Raises:
+            DatabaseUnavailable: the ledger cannot be read.
+        """
+        found = self.seen(view.snapshot.frame, request, fresh_since=fresh_since)
+        if found is None:
+            return view
+        frame = view.snapshot.frame.with_instances(found)
+        return replace(view, snapshot=Snapshot(frame), neighbours=neighbour_bytes(frame.roster, found.values()))
+
+    def seen(
+        self, frame: Frame, request: PlacementRequest, *, fresh_since: float | None = None
+    ) -> InstanceIndex | None:
+        """Return the neighbours that `request` asks about, on the nodes of `frame`; None: it asks about none."""
+        asked = _Asked(request)
+        if not asked:
+            return None
+        found: list[InstanceRecord] = []
+        if asked.pairs or asked.matches:
+            namespace = request.namespace or ""
+            found = [
+                InstanceRecord(
+                    one.uuid,
+                    namespace,
+                    node=_name(frame, one.node_id),
+                    incoming_node=_name(frame, one.incoming_id),
+                    tags={key: value for key, value in one.tags.items() if key in asked.keys},
+                )
+                for one in self._of(namespace).carrying(asked, fresh_since)
+                if one.uuid != request.instance
+            ]
+        if asked.own is not None:
+            found += self._own(frame, asked.own)
+        return InstanceIndex(found)
+
+    def _of(self, namespace: str) -> _Namespace:
+        with self._lock:
+            known = self._known.get(namespace)
+            if known is None:
+                known = self._known[namespace] = _Namespace(self._db, namespace, self._elapsed)
+            self._known.move_to_end(namespace)
+            while len(self._known) > 1 and (
+                len(self._known) > NAMESPACES_MAX or sum(len(one) for one in self._known.values()) > INSTANCES_MAX
+            ):
+                self._known.popitem(last=False)
+            return known
+
+    def _own(self, frame: Frame, uuid: str) -> list[InstanceRecord]:
+        """Return the instance that is placed again: a decision starts from what its charges hold."""
+        own = rows.own(self._db, uuid)
+        held = {} if own is None else {charge.role: charge for charge in own.charges}
+        if own is None or not held:
+            return []
+        primary, incoming = held.get("primary"), held.get("incoming")
+        first = primary or incoming
+        assert first is not None, "there is a charge"
+        return [
+            InstanceRecord(
+                own.uuid,
+                own.namespace,
+                node=None if primary is None else _name(frame, primary.node_id),
+                incoming_node=None if incoming is None else _name(frame, incoming.node_id),
+                tags=own.tags,
+                amounts=first.amounts,
+                incoming=None if incoming is None or incoming.amounts == first.amounts else incoming.amounts,
+                terminating=own.terminating,
+                draft=first.settled_at_us is None,
+            )
+        ]
+
+
+class _Asked:
+    """What a request asks about: pairs that one instance carries together, single entries, and itself."""
+
+    def __init__(self, request: PlacementRequest) -> None:
+        spec = request.affinity_spec
+        self.pairs = [rule.tags for rule in leaves(request.rules) if rule.resource is Resource.VIRTUAL_MACHINE]
+        self.matches: tuple[TagMatch, ...] = () if spec is None else spec.entries
+        self.keys = {key for pairs in self.pairs for key in pairs}.union(match.key for match in self.matches)
+        # A create that is placed again elsewhere is a create: its own charge is left out, and nothing starts from it.
+        self.own = None if request.reason is Reason.CREATE else request.instance
+
+    def __bool__(self) -> bool:
+        return bool(self.pairs or self.matches or self.own)
+
+
+class _Namespace:
+    """The tagged instances of one namespace, by uuid and by tag. One thread reads, the others wait for what it read."""
+
+    def __init__(self, db: Database, namespace: str, elapsed: Callable[[], float]) -> None:
+        self._db, self._namespace, self._elapsed = db, namespace, elapsed
+        self._lock = threading.Lock()
+        self._by_uuid: dict[str, Neighbour] = {}
+        self._by_tag: dict[tuple[str, str | None], dict[str, Neighbour]] = {}
+        self._cursor = 0
+        self._loaded_at = self._thorough_at = self._quick_at = float("-inf")
+
+    def __len__(self) -> int:
+        return len(self._by_uuid)
+
+    def carrying(self, asked: _Asked, fresh_since: float | None) -> list[Neighbour]:
+        """Return the instances that carry all pairs of a rule, or match an entry, each once, in the order of uuids."""
+        with self._lock:
+            self._bring_up_to_date(fresh_since)
+            found: dict[str, Neighbour] = {}
+            for pairs in asked.pairs:
+                found |= self._with_pairs(pairs)
+            for match in asked.matches:
+                found |= self._by_tag.get((match.key, match.value), {})
+        return [found[uuid] for uuid in sorted(found)]
+
+    def _with_pairs(self, pairs: Mapping[str, str]) -> dict[str, Neighbour]:
+        fewest = min((self._by_tag.get(pair, {}) for pair in pairs.items()), key=len)
+        if len(pairs) == 1:
+            return fewest
+        return {
+            uuid: one for uuid, one in fewest.items() if all(one.tags.get(key) == text for key, text in pairs.items())
+        }
+
+    def _bring_up_to_date(self, fresh_since: float | None) -> None:
+        at = self._elapsed()
+        if at - self._loaded_at >= RELOAD_SECONDS:
+            read = rows.everyone(self._db, self._namespace)
+            self._by_uuid, self._by_tag = {}, {}
+            self._take(read.found)
+            self._cursor = max(self._cursor, read.cursor)
+            self._loaded_at = self._thorough_at = self._quick_at = at
+        elif fresh_since is not None and self._thorough_at < fresh_since:
+            self._read(THOROUGH_OVERLAP_US)
+            self._thorough_at = self._quick_at = at
+        elif at - self._quick_at >= QUICK_SECONDS:
+            self._read(QUICK_OVERLAP_US)
+            self._quick_at = at
+
+    def _read(self, overlap_us: int) -> None:
+        read = rows.changed(self._db, self._namespace, self._cursor, overlap_us)
+        self._take(read.found)
+        self._cursor = read.cursor
+
+    def _take(self, found: Iterable[Neighbour]) -> None:
+        for one in found:
+            before = self._by_uuid.get(one.uuid)
+            if before == one:
+                continue
+            if before is not None:
+                self._drop(before)
+            if one.is_somewhere:
+                self._by_uuid[one.uuid] = one
+                for tag in _tags_of(one):
+                    self._by_tag.setdefault(tag, {})[one.uuid] = one
+
+    def _drop(self, one: Neighbour) -> None:
+        del self._by_uuid[one.uuid]
+        for tag in _tags_of(one):
+            group = self._by_tag[tag]
+            del group[one.uuid]
+            if not group:
+                del self._by_tag[tag]
+
+
+def _tags_of(one: Neighbour) -> Iterable[tuple[str, str | None]]:
+    """Yield what finds an instance: each pair, and each key whatever its value."""
+    for key, value in one.tags.items():
+        yield key, value
+        yield key, None
+
+
+def _name(frame: Frame, node_id: int | None) -> str | None:
+    at = frame.roster.by_id.get(node_id, -1) if node_id is not None else -1
+    return None if at < 0 else frame.roster.names[at]
