@@ -15,7 +15,6 @@ from fleet.ledger import admission, decisions, events, idempotency, instances, o
 from fleet.ledger.database import Batch
 from fleet.ledger.idempotency import Keyed
 from fleet.model.affinity import DEPRECATED_EVENT
-from fleet.model.affinity import DEPRECATED_EVENT
 from fleet.model.errors import NotFound
 from fleet.model.lifecycle import InstanceState, OperationKind
 from fleet.model.request import InstanceRequest, PlacementRequest

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
-from fleet.ledger import charges, decisions, events, instances, operations
+from fleet.ledger import charges, decisions, instances, operations
 from fleet.ledger.database import Batch
 from fleet.ledger.operations import LeasedOperation
 from fleet.model.request import PlacementRequest
