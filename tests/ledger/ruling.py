@@ -1,0 +1,153 @@
+"""Rules on a real ledger: processes that place at the same moment, and the naive twin that every race must catch."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fleet import bootstrap
+from fleet.config import load_settings
+from fleet.ledger import cluster_config, locked_rules, namespaces, nodes
+from fleet.ledger.database import Database
+from fleet.model.request import InstanceRequest
+from fleet.services.context import Context
+from fleet.services.create import Created, create_instance
+from fleet.services.place import Refusal
+from tests.ledger import fleet_of
+
+MEET_SECONDS = 5
+TRIES_MAX = 40
+PLAIN = {"CPU_OVERCOMMIT_RATIO": "1.0", "RAM_OVERCOMMIT_RATIO": "1.0", "DISK_OVERCOMMIT_RATIO": "1.0"}
+Outcome = Created | Refusal
+
+
+def context(db: Database, **config: str) -> Context:
+    """A process on this ledger whose ratios are 1 unless `config` says otherwise."""
+    for key, value in {**PLAIN, **{name.upper(): value for name, value in config.items()}}.items():
+        cluster_config.store(db, key, value)
+    namespaces.ensure(db, fleet_of.NAMESPACE)
+    return process(db)
+
+
+def process(db: Database) -> Context:
+    """A further process on a ledger that is configured already."""
+    return bootstrap.with_parts(load_settings(None, {}), db, lambda _wake: None, {})
+
+
+def node(db: Database, ctx: Context, name: str, labels: Mapping[str, str] | None = None, **figures: Any) -> int:
+    """A node with more room than any test takes."""
+    room = {"cpus": 1000, "cpu_max_per_instance": 1000, "cpu_load_1": 0.0, "memory_mb": 2**20, "disk_gb": 1000}
+    node_id = fleet_of.node(db, name, config=ctx.configuration(), **{**room, **figures})
+    if labels:
+        nodes.update(db, name, {"labels": dict(labels)})
+    return node_id
+
+
+def apart(role: str, *, within: str | None = None) -> dict[str, Any]:
+    """A body tagged `role`, that wants no other one near it."""
+    rule: dict[str, Any] = {"resource": "virtual_machine", "operator": "has_not", "tags": {"role": role}}
+    if within is not None:
+        rule["within"] = within
+    return {"tags": {"role": role}, "placement_rules": [rule]}
+
+
+def create(ctx: Context, body: Mapping[str, Any], namespace: str = fleet_of.NAMESPACE) -> Outcome:
+    """One create, small unless the body says otherwise."""
+    request = InstanceRequest.model_validate({"cpus": 1, "memory_mb": 64, **body})
+    return create_instance(ctx, namespace, request)
+
+
+def created(ctx: Context, body: Mapping[str, Any], namespace: str = fleet_of.NAMESPACE) -> Created:
+    outcome = create(ctx, body, namespace)
+    assert isinstance(outcome, Created), outcome
+    return outcome
+
+
+def refused(outcome: Outcome) -> Refusal:
+    assert isinstance(outcome, Refusal), outcome
+    return outcome
+
+
+def until_answered(ctx: Context, body: Mapping[str, Any]) -> Outcome:
+    """Create as a caller does that honours `Retry-After`, only faster: busy says nothing."""
+    outcome = create(ctx, body)
+    for _ in range(TRIES_MAX):
+        if isinstance(outcome, Created) or outcome.code != "placement_busy":
+            break
+        outcome = create(ctx, body)
+    return outcome
+
+
+class Racers:
+    """Processes that decide on the same fleet before any of them admits; each has connections and caches of its own."""
+
+    def __init__(self, url: str, size: int) -> None:
+        self.size = size
+        self._meet = threading.Barrier(size)
+        self._databases = [Database(url, pool_size=3) for _ in range(size)]
+        self._decided: list[bool] = [False] * size
+        self.contexts = [self._overtaken(at, process(db)) for at, db in enumerate(self._databases)]
+
+    def _overtaken(self, at: int, ctx: Context) -> Context:
+        def fault(point: str) -> None:
+            if point == "place_after_decide" and not self._decided[at]:
+                self._decided[at] = True
+                with contextlib.suppress(threading.BrokenBarrierError):
+                    self._meet.wait(MEET_SECONDS)
+
+        return replace(ctx, fault=fault)
+
+    def run(self, job: Callable[[Context, int], Any]) -> list[Any]:
+        """Return what each answered; what one raised is raised here."""
+        self._decided = [False] * self.size
+        self._meet.reset()
+        answers: list[Any] = [None] * self.size
+
+        def racer(at: int) -> None:
+            try:
+                answers[at] = job(self.contexts[at], at)
+            except BaseException as error:  # noqa: BLE001  # raised by whoever started the race
+                answers[at] = error
+
+        threads = [threading.Thread(target=racer, args=(at,)) for at in range(self.size)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return answers
+
+    def close(self) -> None:
+        for database in self._databases:
+            database.close()
+
+
+@contextlib.contextmanager
+def racing(url: str, size: int) -> Iterator[Racers]:
+    racers = Racers(url, size)
+    try:
+        yield racers
+    finally:
+        racers.close()
+
+
+def naively(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let admission believe what the snapshot said: no rule is judged under the locks, no group is held."""
+    monkeypatch.setattr(locked_rules, "broken", lambda *_args, **_named: "")
+
+
+def codes(outcomes: Sequence[Outcome]) -> list[str]:
+    """What the refused ones were told."""
+    return sorted(one.code for one in outcomes if isinstance(one, Refusal))
+
+
+def places(outcomes: Sequence[Outcome]) -> list[str]:
+    """The nodes of the placed ones."""
+    return sorted(one.node for one in outcomes if isinstance(one, Created))
