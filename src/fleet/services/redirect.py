@@ -15,7 +15,7 @@ from fleet.model.request import PlacementRequest
 from fleet.queue.jobs import WakeUp
 from fleet.services import placed_event
 from fleet.services.context import Context
-from fleet.services.place import Placed, Placing, place
+from fleet.services.place import Placing, Refusal, place
 
 PLACEMENT_ATTEMPTS_MAX = 3
 
@@ -75,7 +75,10 @@ def redirect(ctx: Context, leased: LeasedOperation, reason: str) -> str | None:
         placed = place(ctx, placing)
     except _Stopped:
         return None
-    if not isinstance(placed, Placed) or placed.node_id == leased.node_id:
+    if isinstance(placed, Refusal):
+        placed_event.record_refused(ctx.database, instance.uuid, placed, previous_node=leased.node, reason=reason)
+        return None
+    if placed.node_id == leased.node_id:
         return None
     ctx.fault("worker_after_redirect")
     ctx.wake(WakeUp(leased.uuid, placed.node_id, leased.number))

@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from fleet.ledger import events
-from fleet.ledger.database import Batch
-
 MARK: Final[Mapping[str, Any]] = {"demand_waived": True}
 MESSAGE: Final = "no candidate admitted and some refused on demand alone, waiving demand guard"
 
@@ -21,9 +18,28 @@ def is_waived(walk: Sequence[Mapping[str, Any]]) -> bool:
     return bool(walk) and walk[-1] == MARK
 
 
-def record(batch: Batch, instance_uuid: str, node: str, walk: Sequence[Mapping[str, Any]]) -> None:
-    """Write the event of a waived placement, with who was refused before; nothing for an ordinary one."""
-    if not is_waived(walk):
-        return
-    denials = {note["node"]: note["dimensions"] for note in walk if note.get("dimensions")}
-    events.record(batch, "instance", instance_uuid, MESSAGE, {"node": node, "denials": denials}, level="warning")
+def denials(walk: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return why each node that refused did so, the last time that it was tried."""
+    found: dict[str, dict[str, Any]] = {}
+    for note in walk:
+        if note.get("outcome") != "refused":
+            continue
+        dimensions = note.get("dimensions", [])
+        over = [figure["dimension"] for figure in dimensions]
+        eligible = not note.get("ineligible")
+        found[note["node"]] = {
+            "failing_stage": note.get("failing_stage"),
+            "dimensions": dimensions,
+            "demand_only": eligible and over == ["demand"],
+        }
+    return found
+
+
+def payload(walk: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the payload of the waiver's event, given what was tried before it.
+
+    `candidates` are those that were refused or, over their load target already, not asked yet (the first of them).
+    """
+    refused = denials(walk)
+    skipped = [note["first"] for note in walk if note.get("outcome") == "skipped"]
+    return {"candidates": list(dict.fromkeys([*refused, *skipped])), "denials": refused}

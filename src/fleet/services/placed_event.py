@@ -1,0 +1,52 @@
+"""The event of a placement: the one row that every placement leaves in its instance's timeline; and of a refused one.
+
+It names the decision, and a reader of the timeline is shown that decision's schedule events before it
+(`services/timeline.py`): they are never rows. A waived demand clause is an exception, so it leaves a row of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fleet.ledger import events
+from fleet.ledger.database import Batch, Database
+from fleet.ledger.decisions import DecisionRow
+from fleet.services import waiver
+from fleet.services.place import Refusal
+from fleet.services.walk_events import ending_message
+
+MESSAGE: Final = "instance placed"
+
+
+def record(
+    batch: Batch,
+    instance_uuid: str,
+    node: str,
+    row: DecisionRow,
+    *,
+    previous_node: str | None = None,
+    placement_attempts: int = 1,
+    **further: Any,
+) -> None:
+    """Write the event of a placement on `node` by the decision `row`, and before it that of its waiver, if any."""
+    waived = waiver.is_waived(row.walk)
+    if waived:
+        told = {"node": node, "previous_node": previous_node, "decision": row.id, **waiver.payload(row.walk[:-1])}
+        events.record(batch, "instance", instance_uuid, waiver.MESSAGE, told, level="warning")
+    payload = {
+        "node": node,
+        "previous_node": previous_node,
+        "placement_attempts": placement_attempts,
+        "decision": row.id,
+        "enforce": True,
+        "enforce_demand": not waived,
+        **further,
+    }
+    events.record(batch, "instance", instance_uuid, MESSAGE, payload)
+
+
+def record_refused(db: Database, instance_uuid: str, refusal: Refusal, **further: Any) -> None:
+    """Write the event of a placement of an instance that there is already, which was refused."""
+    payload = {"message": refusal.detail, "code": refusal.code, "decision": refusal.decision_id, **further}
+    message = ending_message(refusal.code, refusal.stage)
+    db.unit(lambda conn: events.record(conn, "instance", instance_uuid, message, payload, level="warning"))
