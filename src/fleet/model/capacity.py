@@ -160,6 +160,57 @@ def load_headroom_milli(target_milli: int, schedulable: T, load_milli: T) -> T:
     return schedulable * target_milli - load_milli
 
 
+MEMORY_BANDS = 20
+"""`balanced` compares projected memory use in bands of 5 %: this many in the whole."""
+
+RAM_MB_PER_CPU = 10_000
+"""What one free vCPU is worth in MiB of free memory, for `spread` and `binpack`."""
+
+
+def exact_ratio(ratio: Decimal) -> tuple[int, int]:
+    """Return a ratio as a fraction in lowest terms: what columns of whole numbers can be multiplied by."""
+    return ratio.as_integer_ratio()
+
+
+def projected_use(used: T, added: T, total: T, sleepy: T, factor: tuple[int, int]) -> tuple[T, T]:
+    """Return `(used - sl * (1 - 1/f) + added / f) / total` as numerator and denominator; `sl = min(sleepy, used)`.
+
+    With a factor of 1 this is `(used + added) / total`. Never more is discounted than is really used. The ledger's term
+    takes the charge as used and the limit as total. Columns. Source: "Ranking"; Atlas's `balanced` for the discount.
+    """
+    over, under = factor
+    if over == under:
+        return used + added, total
+    positive = at_least_zero(used)
+    discounted = positive - at_least_zero(positive - sleepy)
+    return used * over - discounted * (over - under) + added * under, total * over
+
+
+def measured_use(
+    taken: T, added: T, offered: T, sleepy: T, ratio: tuple[int, int], factor: tuple[int, int]
+) -> tuple[T, T]:
+    """Return `1 - (measured headroom - request / ratio) / (physical - reservation)` as numerator and denominator.
+
+    `offered` is `physical - reservation`, `taken` is `offered - measured headroom`. Charges are promises, of which the
+    machine holds one part in `ratio`; so the request and the sleepy charges are divided by it. Columns.
+    """
+    over, under = ratio
+    return projected_use(taken * over, added * under, offered * over, sleepy * under, factor)
+
+
+def subscribed_use(sleepy: T, added: T, total: T) -> tuple[T, T]:
+    """Return `(sleepy + request) / total` as numerator and denominator: how full of sleepy promises a node would be.
+
+    Columns. Source: Atlas's packing of sleepy instances, by fraction and not by MiB.
+    """
+    return sleepy + added, total
+
+
+def headroom_score(free_cpus: T, free_ram_mb: T) -> T:
+    """Return `free_cpus * 10000 + free_ram_mb`, before the placement. Columns. Source: Fuse, whose formula rules."""
+    return free_cpus * RAM_MB_PER_CPU + free_ram_mb
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """The figures of a sample that limits are computed from. None is unknown, never zero.

@@ -153,7 +153,7 @@ def _strategy_of(request: PlacementRequest, frame: Frame) -> NamedStrategy:
 
 def _ranking(left: Mask, trail: Trail, strategy: NamedStrategy, seed: int) -> Decision:
     ask, frame = trail.ask, trail.frame
-    ordering = strategy.strategy.order(ask, frame, np.flatnonzero(left), seed)
+    ordering = strategy.order(ask, frame, np.flatnonzero(left), seed)
     trail.ordering = ordering
     ranked, weights = ordering.ranked, ordering.weights
     if ask.resize_home >= 0 and left[ask.resize_home]:

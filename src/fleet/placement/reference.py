@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from fleet.placement.stage import Filter, NamedStage, NamedStrategy, all_stages, all_strategies
+from fleet.placement.stage import Filter, NamedStage, NamedStrategy, all_stages, own_strategies
 
 HEAD = """# Stages and strategies
 
@@ -19,12 +19,19 @@ node decides the code of the refusal. The strategy orders what is left and never
 """
 
 
+STRATEGIES = """# Strategies
+
+`PLACEMENT_STRATEGY` names the one of the cluster, `strategy` in a request another. All but `load-aware` draw nothing:
+the seed does not change their order. A package may bring more: see [strategies](../operator/strategies.md).
+"""
+
+
 def render() -> str:
     """Return the page."""
     blocks = [HEAD]
     blocks += [block for item in all_stages() for block in _stage(item)]
-    blocks.append("# Strategies\n")
-    blocks += [block for _, item in sorted(all_strategies().items()) for block in _strategy(item)]
+    blocks.append(STRATEGIES)
+    blocks += [block for _, item in sorted(own_strategies().items()) for block in _strategy(item)]
     return "\n".join(blocks).rstrip() + "\n"
 
 
@@ -56,6 +63,8 @@ def _kind(item: NamedStage) -> str:
 def _strategy(item: NamedStrategy) -> Iterator[str]:
     yield f"## `{item.name}`\n"
     yield f"{_told(item.text, item.name)}\n"
+    first = "highest" if item.strategy.highest_first else "lowest"
+    yield f"Figure: `{item.strategy.axis}`, {first} first.\n"
 
 
 def _told(text: str, name: str) -> str:

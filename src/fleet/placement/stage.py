@@ -1,11 +1,13 @@
-"""The contract of a stage and of a strategy, and how the two folders are found.
+"""The contract of a stage and of a strategy, and how they are found: in two folders, and strategies in packages too.
 
 A stage works on whole columns and explains itself by *drops*: an ordered list of (reason, mask of nodes that this
 reason drops). A node is kept exactly when no mask holds it; its reason is the first that does. So counting reasons
 over ten thousand nodes costs microseconds, and the figures of one node are computed only when somebody asks.
 
 One file is the whole change: the folder is walked, the file's name is the stage's name, and its `order` is its number
-in the pipeline. A file without docstring, reasons or examples stops the start, by name.
+in the pipeline. A file without docstring, reasons or examples stops the start, by name. So does a strategy of an
+installed package (entry points of the group `fleet.strategies`) that cannot be loaded or takes another's name; and
+what it orders is checked every time, because a strategy can never change who fits.
 """
 
 from __future__ import annotations
@@ -15,12 +17,15 @@ import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fleet.model.cluster_config import parse_cluster_value
+from fleet.model.config_value import ConfigError
 from fleet.model.errors import BrokenPromise, InvalidRequest
 from fleet.placement import stages as stages_folder
 from fleet.placement import strategies as strategies_folder
@@ -144,19 +149,67 @@ class Order(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """One way to order the survivors. `axis` names the figure it is monotone on, for the docs and the tests."""
+    """One way to order the survivors.
+
+    `axis` names the figure it is monotone on, lowest first unless `highest_first`, for the docs and the tests.
+    """
 
     order: Order
     axis: str
+    highest_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class NamedStrategy:
-    """A strategy with its name and its docstring."""
+    """A strategy with its name and its docstring. `origin` is the package that brought it; empty: the product."""
 
     name: str
     strategy: Strategy
     text: str
+    origin: str = ""
+
+    def order(self, ask: Ask, frame: Frame, candidates: NDArray[np.intp], seed: int) -> Ordering:
+        """Return the candidates best first.
+
+        Raises:
+            BrokenPromise: the strategy failed, or it did not return each candidate once.
+        """
+        candidates.flags.writeable = False
+        try:
+            ordering = self.strategy.order(ask, frame, candidates, seed)
+        except Exception as error:
+            raise BrokenPromise(f"{self.told}: it failed with {error!r}") from error
+        problem = ordering_problem(ordering, candidates, len(frame))
+        if problem:
+            raise BrokenPromise(f"{self.told}: {problem}")
+        return ordering
+
+    @property
+    def told(self) -> str:
+        """The strategy and whose it is, for an error."""
+        return f"strategy {self.name}" + (f" of {self.origin}" if self.origin else "")
+
+
+def ordering_problem(ordering: object, candidates: NDArray[np.intp], nodes: int) -> str:
+    """Return what is wrong with a strategy's answer; empty when it ranks each candidate once and nobody else."""
+    if not isinstance(ordering, Ordering):
+        return f"it returned {type(ordering).__name__}, not an Ordering"
+    ranked, weights, wanted = np.asarray(ordering.ranked), np.asarray(ordering.weights), len(candidates)
+    if ranked.dtype.kind != "i" or ranked.ndim != 1:
+        return "what it ranked is not a column of node indexes"
+    if weights.shape != ranked.shape or weights.dtype.kind != "f" or not np.isfinite(weights).all():
+        return "its weights are not one finite number for each ranked node"
+    if len(ranked) and not 0 <= int(ranked.min()) <= int(ranked.max()) < nodes:
+        return f"it ranked a node that does not exist: indexes end at {nodes - 1}"
+    seen = np.zeros(nodes, dtype=np.bool_)
+    seen[ranked] = True
+    found = int(np.count_nonzero(seen))
+    if found != len(ranked):
+        return f"it ranked {len(ranked) - found} nodes more than once"
+    fitting = int(np.count_nonzero(seen[candidates]))
+    if (fitting, found) != (wanted, wanted):
+        return f"of {wanted} nodes that fit it ranked {fitting}, and {found - fitting} that do not fit"
+    return ""
 
 
 def stage_problems(module: ModuleType, name: str) -> list[str]:
@@ -205,8 +258,12 @@ def all_stages() -> tuple[NamedStage, ...]:
     return read_stages(_modules_of(stages_folder))
 
 
+STRATEGY_GROUP: Final = "fleet.strategies"
+"""The entry points by which an installed package brings a strategy: its name = a module with `STRATEGY`, or that."""
+
+
 @cache
-def all_strategies() -> Mapping[str, NamedStrategy]:
+def own_strategies() -> Mapping[str, NamedStrategy]:
     """Return the strategies of the folder by their public names; found once a process."""
     found: dict[str, NamedStrategy] = {}
     for file_name, module in _modules_of(strategies_folder):
@@ -215,6 +272,53 @@ def all_strategies() -> Mapping[str, NamedStrategy]:
             raise BrokenPromise(f"strategy {name} has no STRATEGY or no docstring '{name}: …'")
         found[name] = NamedStrategy(name, strategy, (module.__doc__ or "").strip())
     return found
+
+
+@cache
+def all_strategies() -> Mapping[str, NamedStrategy]:
+    """Return every strategy by its public name: the product's and those of installed packages."""
+    own = own_strategies()
+    return {**own, **read_strategies(entry_points(group=STRATEGY_GROUP), own)}
+
+
+def read_strategies(found: Iterable[EntryPoint], taken: Mapping[str, NamedStrategy]) -> dict[str, NamedStrategy]:
+    """Return the strategies that packages bring.
+
+    Raises:
+        BrokenPromise: with every one that cannot be loaded, is none, or has a name that is taken or no name at all.
+    """
+    strategies: dict[str, NamedStrategy] = {}
+    problems: list[str] = []
+    for point in sorted(found, key=lambda point: (point.name, _origin(point))):
+        try:
+            strategies[point.name] = _read(point, strategies.get(point.name) or taken.get(point.name))
+        except ConfigError as refused:
+            problems.append(f"{_told(point)}: {refused}")
+        except Exception as error:  # noqa: BLE001 - whatever a foreign package does when it is imported
+            problems.append(f"{_told(point)}: {error}")
+    if problems:
+        raise BrokenPromise("; ".join([*problems, "repair or uninstall what brings it"]))
+    return strategies
+
+
+def _read(point: EntryPoint, other: NamedStrategy | None) -> NamedStrategy:
+    if other is not None:
+        raise ValueError(f"the name is taken by {other.origin or 'the product'}")
+    parse_cluster_value("PLACEMENT_STRATEGY", point.name)
+    loaded = point.load()
+    strategy = loaded if isinstance(loaded, Strategy) else getattr(loaded, "STRATEGY", None)
+    if not isinstance(strategy, Strategy):
+        raise TypeError(f"{point.value} is no Strategy and no module with one named STRATEGY")
+    text = importlib.import_module(point.module).__doc__ or ""
+    return NamedStrategy(point.name, strategy, text.strip(), _origin(point))
+
+
+def _origin(point: EntryPoint) -> str:
+    return point.value if point.dist is None else f"{point.dist.name} {point.dist.version}"
+
+
+def _told(point: EntryPoint) -> str:
+    return f"strategy {point.name!r} of {_origin(point)} ({point.value})"
 
 
 def strategy_named(name: str, field_name: str = "strategy") -> NamedStrategy:
