@@ -13,6 +13,7 @@ from fleet.model.decision import Decision
 from fleet.placement.ask import Ask
 from fleet.placement.columns import CORDONED, FIGURE_MAX, Ints, Mask
 from fleet.placement.frame import Frame
+from fleet.placement.stage import Filter, all_stages
 
 UNITS: Final = {"cpus": "vCPUs", "memory_mb": "MiB of memory", "disk_gb": "GiB of disk", "instances": "slots"}
 DIMENSIONS: Final = tuple(UNITS)
@@ -97,19 +98,36 @@ def remedy(decision: Decision, ask: Ask, frame: Frame, among: Mask) -> str:
         return _schedulable_remedy(decision, frame)
     if exceeds_every_limit(ask, frame, among):
         return "ask for less, or register a larger node: waiting cannot help"
-    lacking = shortfalls(ask, frame)
-    candidates = _refused_on_capacity(decision)
-    most = lacking.max(axis=0)
-    near = np.flatnonzero(candidates & (most > 0) & (most <= FIGURE_MAX))
-    if not len(near):
+    best = nearest(decision, ask, frame)
+    if best is None:
         return ""
-    best = near[_nearest(ask, lacking[:, near], frame.roster.name_rank[near])]
-    parts = [
-        f"{int(amount)} {UNITS[dimension]}"
-        for dimension, amount in zip(DIMENSIONS, lacking[:, best], strict=True)
-        if amount
-    ]
+    lacking = shortfalls(ask, frame)[:, best]
+    parts = [f"{int(amount)} {UNITS[name]}" for name, amount in zip(DIMENSIONS, lacking, strict=True) if amount]
     return f"nearest is {frame.roster.names[best]}: it lacks {' and '.join(parts)}"
+
+
+def nearest(decision: Decision, ask: Ask, frame: Frame) -> int | None:
+    """Return the index of the node that lacks least, of those that nothing but a lack of room stands against."""
+    lacking = shortfalls(ask, frame)
+    most = lacking.max(axis=0)
+    near = _refused_on_capacity(decision) & (most > 0) & (most <= FIGURE_MAX)
+    if near.any() and (ask.rules or ask.affinity):
+        near &= ~_refused_by_neighbours(ask, frame)
+    found = np.flatnonzero(near)
+    if not len(found):
+        return None
+    return int(found[_nearest(ask, lacking[:, found], frame.roster.name_rank[found])])
+
+
+def _refused_by_neighbours(ask: Ask, frame: Frame) -> Mask:
+    """Return the nodes that would be dropped for their neighbours, had they room; not where that is only a wish."""
+    dropped = np.zeros(len(frame), dtype=np.bool_)
+    for named in all_stages():
+        stage = named.stage
+        if isinstance(stage, Filter) and stage.refusal.startswith("affinity_") and not stage.may_yield(ask, frame):
+            for _, mask in stage.drops(ask, frame) or ():
+                dropped |= mask
+    return dropped
 
 
 def _nearest(ask: Ask, lacking: Ints, name_rank: Ints) -> int:

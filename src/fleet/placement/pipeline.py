@@ -48,11 +48,15 @@ def decide(request: PlacementRequest, snapshot: Snapshot, seed: int, *, explain:
     Raises:
         InvalidRequest: unknown strategy, a seed out of range, or a re-placement of an instance that is not known.
     """
+    return decide_on(request, snapshot.frame, seed, explain=explain)
+
+
+def decide_on(request: PlacementRequest, frame: Frame, seed: int, *, explain: bool = False) -> Decision:
+    """Return the same of one view: what `decide` does with its snapshot's."""
     if not 0 <= seed <= SEED_MAX:
         raise InvalidRequest(
             f"seed: {seed} is not within 0 to {SEED_MAX}", errors=[{"field": "seed", "message": "out of range"}]
         )
-    frame = snapshot.frame
     strategy = _strategy_of(request, frame)
     ask = Ask.of(request, frame)
     unknown = cause.before_any_stage(ask, frame)
@@ -181,4 +185,4 @@ def _refusal(found: cause.Cause, trail: Trail, strategy: NamedStrategy, seed: in
     )
 
 
-__all__ = ["Reason", "decide", "walk_stages"]
+__all__ = ["Reason", "decide", "decide_on", "walk_stages"]

@@ -27,13 +27,13 @@ def drops(ask: Ask, frame: Frame) -> Drops | None:
         return None
     missing, present = np.zeros(len(frame), dtype=np.bool_), np.zeros(len(frame), dtype=np.bool_)
     for match in asked.require_with:
-        missing |= ~_carried(ask, frame, match)
+        missing |= ~carried(ask, frame, match)
     for match in asked.require_without:
-        present |= _carried(ask, frame, match)
+        present |= carried(ask, frame, match)
     return (REQUIRED_MISSING, missing), (FORBIDDEN_PRESENT, present)
 
 
-def _carried(ask: Ask, frame: Frame, match: TagMatch) -> Mask:
+def carried(ask: Ask, frame: Frame, match: TagMatch) -> Mask:
     """Return the nodes where some neighbour carries a tag."""
 
     def found() -> Mask:
@@ -48,8 +48,8 @@ def figures(ask: Ask, frame: Frame, at: int) -> Figures:
     asked = ask.affinity
     if asked is None:
         return {}
-    missing = {str(match): "missing" for match in asked.require_with if not _carried(ask, frame, match)[at]}
-    present = {str(match): "present" for match in asked.require_without if _carried(ask, frame, match)[at]}
+    missing = {str(match): "missing" for match in asked.require_with if not carried(ask, frame, match)[at]}
+    present = {str(match): "present" for match in asked.require_without if carried(ask, frame, match)[at]}
     return {name: tags for name, tags in (("require_with_tag", missing), ("require_without_tag", present)) if tags}
 
 

@@ -1,0 +1,211 @@
+"""What an operator can do, or time will, so that a refused request fits: to one node, to a setting, or by a new node.
+
+Each names the node that it is done to. The request stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from fleet.model.labels import selector_text
+from fleet.model.rules import within_keys
+from fleet.placement import what_if
+from fleet.placement.columns import ACTIVE, STATES, UNKNOWN, UNLIMITED, Mask
+from fleet.placement.explanation import UNITS, shortfalls
+from fleet.placement.frame import Frame
+from fleet.placement.relaxations import Case, Edit, Kind, Relaxation, Verdicts, names_of, or_others
+from fleet.placement.stages.queue_state import WAITING_MAX
+from fleet.placement.stages.sufficient_idle_disk import BUSY_MS_PER_SECOND_MAX
+
+ROOM_STAGES: Final = frozenset(
+    {
+        "sufficient_idle_cpu",
+        "sufficient_idle_memory",
+        "sufficient_free_disk",
+        "instance_slots",
+        "gpu",
+        "queue_state",
+        "sufficient_idle_disk",
+    }
+)
+MISSING: Final = STATES.index("missing")
+ERROR: Final = STATES.index("error")
+
+
+def operations(verdicts: Verdicts) -> Iterator[Relaxation]:
+    """Yield what could be done to nodes that are there, and to the cluster's settings."""
+    yield from _scheduling(verdicts)
+    yield from _slots(verdicts)
+    yield from _samples(verdicts)
+    yield from _labels(verdicts)
+    yield from _settings(verdicts)
+
+
+def _on_node(verdicts: Verdicts, kind: Kind, stage: str, still: Mask, edit: Any) -> Relaxation:
+    return Relaxation(kind=kind, stages=frozenset({stage}), still=still, edit=edit, on_node=True)
+
+
+def _scheduling(verdicts: Verdicts) -> Iterator[Relaxation]:
+    kinds = ((Kind.UNCORDON, "cordoned", "uncordon"), (Kind.UNDRAIN, "draining", "undrain"))
+    for kind, reason, verb in kinds:
+        if not verdicts.dropped_for("scheduling_state", only=(reason,)).any():
+            continue
+
+        def edit(case: Case, at: int, others: int, verb: str = verb) -> Edit:
+            name = case.frame.roster.names[at]
+            changed = Case(case.request, what_if.scheduling_enabled(case.frame, at))
+            return Edit(changed, ({"action": verb, "node": name},), f"{verb} {name}{or_others(others)}")
+
+        still = verdicts.dropped_for("scheduling_state", but=(reason,))
+        yield _on_node(verdicts, kind, "scheduling_state", still, edit)
+
+
+def _slots(verdicts: Verdicts) -> Iterator[Relaxation]:
+    if not verdicts.dropped_for("instance_slots", only=("over_limit_instances",)).any():
+        return
+
+    def edit(case: Case, at: int, others: int) -> Edit:
+        name, before = case.frame.roster.names[at], int(case.frame.limits[3, at])
+        after = int(case.frame.used[3, at]) + 1
+        change = {"action": "update", "node": name, "field": "max_instances", "from": before, "to": after}
+        words = f"raise max_instances of {name} from {before} to {after}{or_others(others)}"
+        return Edit(Case(case.request, what_if.slots_raised(case.frame, at, after)), (change,), words)
+
+    still = verdicts.dropped_for("instance_slots", but=("over_limit_instances",))
+    yield _on_node(verdicts, Kind.SLOTS, "instance_slots", still, edit)
+
+
+def _samples(verdicts: Verdicts) -> Iterator[Relaxation]:
+    """Nodes that nothing fresh is known of, and nodes in error."""
+    frame = verdicts.case.frame
+    state = frame.counter("state")
+
+    def hear(case: Case, at: int, others: int) -> Edit:
+        name = case.frame.roster.names[at]
+        heard = Case(case.request, what_if.heard_of(case.frame, at))
+        words = f"start sf-resources on {name}{or_others(others)}, {_last_sample(case.frame, at)}"
+        return Edit(heard, ({"action": "publish", "node": name},), words)
+
+    def repair(case: Case, at: int, others: int) -> Edit:
+        name = case.frame.roster.names[at]
+        repaired = Case(case.request, what_if.heard_of(case.frame, at))
+        return Edit(
+            repaired, ({"action": "repair", "node": name},), f"repair {name}{or_others(others)}, which is in error"
+        )
+
+    silent: Mask = (state == ACTIVE) | (state == MISSING)
+    if (verdicts.fails["node_state"] & silent).any():
+        yield _on_node(verdicts, Kind.SAMPLE, "node_state", ~silent, hear)
+    if (state == ERROR).any():
+        yield _on_node(verdicts, Kind.REPAIR, "node_state", state != ERROR, repair)
+
+
+def _last_sample(frame: Frame, at: int) -> str:
+    sample_at = int(frame.counter("sample_at_us")[at])
+    if sample_at == UNKNOWN:
+        return "which has sent no sample"
+    return f"whose last sample is {(frame.now_us - sample_at) // 1_000_000} s old"
+
+
+def _labels(verdicts: Verdicts) -> Iterator[Relaxation]:
+    """A label that a node lacks: the selector's last one, or one within which rules ask."""
+    frame, request = verdicts.case.frame, verdicts.case.request
+    asked = request.placement.labels
+    unmatched = {key: ~frame.roster.labelled(key).equal(value) for key, value in sorted(asked.items())}
+    lacking = sum((mask.astype(np.int64) for mask in unmatched.values()), np.zeros(len(frame), dtype=np.int64))
+    for key, mask in unmatched.items():
+        still: Mask = ~(mask & (lacking == 1))
+        yield _on_node(verdicts, Kind.LABEL_A_NODE, "labels", still, _labelling(verdicts, key, asked[key], mask))
+    unlabelled = verdicts.dropped_for("placement_rules", only=("rule_label_missing",))
+    if unlabelled.any():
+        for key in within_keys(request.rules):
+            without = ~frame.roster.labelled(key).has_value()
+            still = ~(without & unlabelled)
+            yield _on_node(
+                verdicts, Kind.LABEL_A_NODE, "placement_rules", still, _labelling(verdicts, key, "", without)
+            )
+
+
+def _labelling(verdicts: Verdicts, key: str, value: str, without: Mask) -> Any:
+    """Return the edit that declares a label; without a value, it is one that no other node has."""
+
+    def edit(case: Case, at: int, _others: int) -> Edit:
+        name, before = case.frame.roster.names[at], case.frame.roster.traits[at].labels.get(key)
+        changed = Case(case.request, what_if.labelled(case.frame, at, key, value or what_if.NEW_NODE))
+        change = {"action": "label", "node": name, "field": f"labels[{key}]", "from": before, "to": value or None}
+        label = selector_text({key: value}) if value else f"{key} of its own"
+        words = (
+            f"declare the label {label} on {name}, if that is true of it (without it: {names_of(case.frame, without)})"
+        )
+        return Edit(changed, (change,), words)
+
+    return edit
+
+
+def _settings(verdicts: Verdicts) -> Iterator[Relaxation]:
+    config, nobody = verdicts.case.frame.config, np.zeros(len(verdicts.failing), dtype=np.bool_)
+    if verdicts.case.request.rules and config.affinity_matching == "enforced":
+        setting = ("AFFINITY_MATCHING", "enforced", "preferred", "placement_rules")
+        yield _setting(setting, {"affinity_matching": "preferred"}, nobody)
+    if config.dedicated_sleepy_nodes:
+        setting = ("DEDICATED_SLEEPY_NODES", "true", "false", "sleepy_pool")
+        yield _setting(setting, {"dedicated_sleepy_nodes": False}, nobody)
+
+
+def _setting(said: tuple[str, str, str, str], values: Mapping[str, Any], nobody: Mask) -> Relaxation:
+    key, before, after, stage = said
+
+    def edit(case: Case, _at: int, _others: int) -> Edit:
+        change = {"action": "set-config", "key": key, "from": before, "to": after}
+        changed = Case(case.request, what_if.configured(case.frame, **values))
+        return Edit(changed, (change,), f"set {key} to {after} for the whole cluster")
+
+    return Relaxation(kind=Kind.SETTING, stages=frozenset({stage}), still=nobody, edit=edit)
+
+
+def waiting(verdicts: Verdicts) -> Relaxation:
+    """Return the relaxation of time: room comes free on a node that is large enough for the request."""
+    ask, frame = verdicts.ask, verdicts.case.frame
+    lacking = shortfalls(ask, frame)
+    too_small = verdicts.unknown(ROOM_STAGES) | verdicts.dropped_for("gpu", only=("no_gpus",))
+    for at, name in enumerate(UNITS):
+        limit, wanted = frame.limits[at], getattr(ask.amounts, name)
+        # On a node that holds a charge only the growth counts, beside what it holds already.
+        too_small |= (limit != UNLIMITED) & (limit < wanted) & (lacking[at] > 0)
+    for name, owned, at in (("memory_available", "memory_max", 1), ("disk_free_gb", "disk_total_gb", 2)):
+        most = frame.sample.column(owned)
+        too_small |= (most != UNKNOWN) & (frame.sample.column(name) + lacking[at] > most) & (lacking[at] > 0)
+    if ask.gpus.count:
+        too_small |= frame.gpus.owned(ask.gpus) < ask.gpus.count
+    wanted_of = np.array([[max(1, getattr(ask.amounts, name))] for name in UNITS])
+    share = (lacking / wanted_of).sum(axis=0)
+
+    def edit(case: Case, at: int, others: int) -> Edit:
+        name = case.frame.roster.names[at]
+        frees, parts = _awaited(verdicts, at)
+        words = f"wait until {name}{or_others(others)} has {' and '.join(parts)}"
+        changed = Case(case.request, what_if.emptied_for(case.frame, at, ask))
+        return Edit(changed, ({"action": "wait", "node": name, "frees": frees},), words)
+
+    # Fewest dimensions first, then the least share: as the nearest node is chosen.
+    given_up = np.where(too_small, np.inf, np.count_nonzero(lacking, axis=0) + share / (1 + share))
+    return Relaxation(kind=Kind.WAIT, stages=ROOM_STAGES, still=too_small, edit=edit, given_up=given_up, on_node=True)
+
+
+def _awaited(verdicts: Verdicts, at: int) -> tuple[dict[str, int], list[str]]:
+    """Return what has to come free on a node: figures, and words."""
+    ask, frame = verdicts.ask, verdicts.case.frame
+    lacking = shortfalls(ask, frame)[:, at]
+    frees = {name: int(amount) for name, amount in zip(UNITS, lacking, strict=True) if amount > 0}
+    parts = [f"{amount} {UNITS[name]} more" for name, amount in frees.items()]
+    if ask.gpus.count and (short := ask.gpus.count - int(frame.gpus.free(ask.gpus)[at])) > 0:
+        frees["gpus"] = short
+        parts.append(f"{short} GPUs more")
+    if "queue_state" in verdicts.fails and verdicts.fails["queue_state"][at]:
+        parts.append(f"at most {WAITING_MAX} waiting jobs")
+    if "sufficient_idle_disk" in verdicts.fails and verdicts.fails["sufficient_idle_disk"][at]:
+        parts.append(f"disks that are busy for at most {BUSY_MS_PER_SECOND_MAX} ms of a second")
+    return frees, parts
