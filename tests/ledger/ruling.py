@@ -83,6 +83,11 @@ def until_answered(ctx: Context, body: Mapping[str, Any]) -> Outcome:
     return outcome
 
 
+def creating(body: Mapping[str, Any]) -> Callable[[Context, int], Outcome]:
+    """What each of the racers does: create this."""
+    return lambda ctx, _at: until_answered(ctx, body)
+
+
 class Racers:
     """Processes that decide on the same fleet before any of them admits; each has connections and caches of its own."""
 

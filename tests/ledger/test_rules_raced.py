@@ -35,7 +35,7 @@ def test_b25_eight_at_once_that_want_no_other_near_go_one_a_node_and_the_rest_ar
 ) -> None:
     for round_ in range(ROUNDS):
         body = apart(f"db-{round_}")
-        outcomes = racers.run(lambda ctx, _at, body=body: ruling.until_answered(ctx, body))
+        outcomes = racers.run(ruling.creating(body))
         assert places(outcomes) == list(NAMES)
         assert codes(outcomes) == ["affinity_unsatisfied"] * 4
     fleet_of.assert_exact(maria)
@@ -45,7 +45,7 @@ def test_b25_eight_at_once_that_want_no_other_near_go_one_a_node_and_the_rest_ar
 def test_b25_within_a_rack_two_racks_take_two(maria: Database, racers: Racers) -> None:
     for round_ in range(ROUNDS):
         body = apart(f"db-{round_}", within="rack")
-        outcomes = racers.run(lambda ctx, _at, body=body: ruling.until_answered(ctx, body))
+        outcomes = racers.run(ruling.creating(body))
         assert [{"a": 0, "b": 0, "c": 1, "d": 1}[name] for name in places(outcomes)] == [0, 1]
         assert codes(outcomes) == ["affinity_unsatisfied"] * 6
     fleet_of.assert_exact(maria)
@@ -55,7 +55,7 @@ def test_eight_at_once_that_require_no_such_tag_near_go_one_a_node(maria: Databa
     for round_ in range(ROUNDS):
         role = f"role=web-{round_}"
         body = {"tags": {"role": f"web-{round_}"}, "affinity": {"require_without_tag": [role]}}
-        outcomes = racers.run(lambda ctx, _at, body=body: ruling.until_answered(ctx, body))
+        outcomes = racers.run(ruling.creating(body))
         assert places(outcomes) == list(NAMES)
         assert codes(outcomes) == ["affinity_unsatisfiable"] * 4
 
@@ -67,5 +67,5 @@ def test_a_walk_that_believes_its_snapshot_puts_two_where_one_may_be(
     ruling.naively(monkeypatch)
     for round_ in range(3):
         body = apart(f"db-{round_}", within=within)
-        outcomes = racers.run(lambda ctx, _at, body=body: ruling.until_answered(ctx, body))
+        outcomes = racers.run(ruling.creating(body))
         assert len(places(outcomes)) > (4 if within is None else 2)

@@ -13,6 +13,7 @@ import numpy as np
 
 from fleet.model.gpu_inventory import GpuAsk
 from fleet.model.labels import selector_text
+from fleet.model.rules import within_keys
 from fleet.placement.ask import Ask
 from fleet.placement.columns import Mask
 from fleet.placement.explanation import UNITS, exceeds_every_limit, largest_limits, shortfalls
@@ -24,6 +25,7 @@ from fleet.placement.trail import Trail
 
 NOTHING_SCHEDULABLE: Final = "no_schedulable_nodes"
 OUT_OF_CAPACITY: Final = "out_of_capacity"
+NAMED_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ def _of_stage(emptied: NamedStage, trail: Trail) -> Cause:
     stage = emptied.stage
     assert isinstance(stage, Filter), "a scorer never leaves nobody"
     if stage.refusal != OUT_OF_CAPACITY and emptied.name != "labels":
-        return Cause(stage.refusal, emptied.name)
+        return Cause(stage.refusal, emptied.name, told=_without_labels(emptied, trail))
     if not stage.capacity:
         return Cause(OUT_OF_CAPACITY, emptied.name)
     ask, frame = trail.ask, trail.frame
@@ -102,6 +104,20 @@ def _of_stage(emptied: NamedStage, trail: Trail) -> Cause:
     if not largest and emptied.name == "gpu":
         largest = _most_gpus(ask, frame, among)
     return Cause(OUT_OF_CAPACITY, emptied.name, transient=not largest, told=largest)
+
+
+def _without_labels(emptied: NamedStage, trail: Trail) -> str:
+    """Return who cannot satisfy a rule `within` a label because nobody can tell which group it is in."""
+    if emptied.name != "placement_rules":
+        return ""
+    roster, judged = trail.frame.roster, trail.steps_by_name()[emptied.name].before
+    parts = []
+    for key in within_keys(trail.ask.rules):
+        lacking = sorted(roster.names[at] for at in np.flatnonzero(judged & ~roster.labelled(key).has_value()))
+        if lacking:
+            names = ", ".join(lacking[:NAMED_MAX]) + (", …" if len(lacking) > NAMED_MAX else "")
+            parts.append(f"{len(lacking)} of {np.count_nonzero(judged)} nodes lack the label {key} ({names})")
+    return "; ".join(parts)
 
 
 def _most_gpus(ask: Ask, frame: Frame, among: Mask) -> str:

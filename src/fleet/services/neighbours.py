@@ -25,7 +25,7 @@ from fleet.placement.instances import InstanceRecord
 from fleet.placement.neighbour_record import neighbour_bytes
 from fleet.placement.neighbours import InstanceIndex
 from fleet.placement.snapshot import Snapshot
-from fleet.services.snapshots import QUICK_SECONDS, RELOAD_SECONDS, View
+from fleet.services.snapshots import RELOAD_SECONDS, View
 
 NAMESPACES_MAX = 64
 INSTANCES_MAX = 200_000
@@ -145,8 +145,9 @@ class _Namespace:
 
     def carrying(self, asked: _Asked, fresh_since: float | None) -> list[Neighbour]:
         """Return the instances that carry all pairs of a rule, or match an entry, each once, in the order of uuids."""
+        asked_at = self._elapsed()
         with self._lock:
-            self._bring_up_to_date(fresh_since)
+            self._bring_up_to_date(asked_at, fresh_since)
             found: dict[str, Neighbour] = {}
             for pairs in asked.pairs:
                 found |= self._with_pairs(pairs)
@@ -162,7 +163,7 @@ class _Namespace:
             uuid: one for uuid, one in fewest.items() if all(one.tags.get(key) == text for key, text in pairs.items())
         }
 
-    def _bring_up_to_date(self, fresh_since: float | None) -> None:
+    def _bring_up_to_date(self, asked_at: float, fresh_since: float | None) -> None:
         at = self._elapsed()
         if at - self._loaded_at >= RELOAD_SECONDS:
             read = rows.everyone(self._db, self._namespace)
@@ -173,7 +174,8 @@ class _Namespace:
         elif fresh_since is not None and self._thorough_at < fresh_since:
             self._read(THOROUGH_OVERLAP_US)
             self._thorough_at = self._quick_at = at
-        elif at - self._quick_at >= QUICK_SECONDS:
+        elif self._quick_at < asked_at:
+            # What another thread began to read after this one asked is as new: a rule judged on less only loses a try.
             self._read(QUICK_OVERLAP_US)
             self._quick_at = at
 
