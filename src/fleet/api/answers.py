@@ -17,6 +17,7 @@ LIMIT_MAX: Final = 1000
 CURSOR_CHARACTERS_MAX: Final = 128
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _POSITION: Final = re.compile(r"(\d{1,18})\.([0-9a-f-]{36})", re.ASCII)
+_PLACE: Final = re.compile(r"(\d{1,18})(?:\.(\d{1,6}))?", re.ASCII)
 _NUMBER: Final = re.compile(r"\d{1,18}", re.ASCII)
 
 T = TypeVar("T")
@@ -61,6 +62,16 @@ def number(cursor: str | None) -> int | None:
     if not _NUMBER.fullmatch(cursor):
         raise _bad_cursor()
     return int(cursor)
+
+
+def place(cursor: str | None) -> tuple[int, int] | None:
+    """Return the `(row, part)` that a cursor of a timeline names; a number alone is the row itself."""
+    if cursor is None:
+        return None
+    found = _PLACE.fullmatch(cursor)
+    if found is None:
+        raise _bad_cursor()
+    return int(found[1]), int(found[2] or 0)
 
 
 def _bad_cursor() -> InvalidRequest:

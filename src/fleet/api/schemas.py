@@ -90,6 +90,22 @@ class EventAnswer(BaseModel):
     payload: dict[str, Any]
 
 
+class TimelineAnswer(EventAnswer):
+    """One event of an instance. `part` 0: a stored event; 1, 2, …: rendered in front of the stored event `id`."""
+
+    part: int
+
+
+class RenderedEvent(BaseModel):
+    """One event rendered from a decision."""
+
+    part: int
+    at: str
+    level: str
+    message: str
+    payload: dict[str, Any]
+
+
 class Amounts(BaseModel):
     """Whole amounts by dimension."""
 

@@ -11,9 +11,10 @@ from starlette.responses import Response
 from fleet.api.answers import LIMIT_DEFAULT, answer, iso, page, position
 from fleet.api.bodies import StrictRoute
 from fleet.api.dependencies import CallerDep, CursorQuery, LimitQuery, Services, ServicesDep, UuidPath
-from fleet.api.schemas import DecisionAnswer, DecisionLine, Page, documented
+from fleet.api.routers.events import told_page
+from fleet.api.schemas import DecisionAnswer, DecisionLine, Page, RenderedEvent, documented
 from fleet.ledger.decisions import DecisionRow, DecisionSummary
-from fleet.services import decisions
+from fleet.services import decisions, timeline
 
 router = APIRouter(prefix="/decisions", route_class=StrictRoute, tags=["decisions"])
 OutcomeQuery = Annotated[Literal["placed", "refused"] | None, Query(description="what became of it")]
@@ -80,3 +81,10 @@ def list_decisions(
 def show_decision(*, services: ServicesDep, caller: CallerDep, uuid: UuidPath) -> Response:
     """One decision: stages, reasons, ranking, seed, and the tries that followed."""
     return answer(show(services, decisions.get(services.context, str(uuid), caller.scope)))
+
+
+@router.get("/{uuid}/events", responses=documented(404, success=Page[RenderedEvent]), response_model=None)
+def decision_events(*, services: ServicesDep, caller: CallerDep, uuid: UuidPath) -> Response:
+    """The schedule events of one decision, oldest first: each stage, the order, and the tries that followed."""
+    row = decisions.get(services.context, str(uuid), caller.scope)
+    return told_page(timeline.of_decision(services.context, row))

@@ -12,14 +12,14 @@ from fleet.api.answers import LIMIT_DEFAULT, answer, iso, page, position
 from fleet.api.bodies import StrictRoute
 from fleet.api.dependencies import CallerDep, CursorQuery, LimitQuery, RetryKeyDep, Services, ServicesDep, UuidPath
 from fleet.api.problems import problem
-from fleet.api.routers.events import NewestFirstQuery, events_page
+from fleet.api.routers.events import NewestFirstQuery, timeline_page
 from fleet.api.schemas import (
     AcceptedAnswer,
     CreatedAnswer,
     DecisionAnswer,
-    EventAnswer,
     InstanceAnswer,
     Page,
+    TimelineAnswer,
     documented,
 )
 from fleet.ledger import instances
@@ -53,13 +53,20 @@ def show(view: InstanceView) -> dict[str, Any]:
         "disk_gb": view.disk_gb,
         "image": view.image,
         "tags": view.tags,
-        "metadata": view.request.get("metadata") or {},
+        "metadata": _metadata(view),
         "placement_attempts": view.placement_attempts,
         "decision_id": view.decision_id,
         "error": view.error,
         "created_at": iso(view.created_at_us),
         "updated_at": iso(view.updated_at_us),
     }
+
+
+def _metadata(view: InstanceView) -> dict[str, Any]:
+    """The metadata as given; tag affinity stands in it wherever it was given."""
+    given = dict(view.request.get("metadata") or {})
+    affinity = view.request.get("affinity")
+    return given if affinity is None else {**given, "affinity": affinity}
 
 
 def refused(refusal: Refusal) -> Response:
@@ -153,7 +160,7 @@ def delete(*, services: ServicesDep, caller: CallerDep, uuid: UuidPath) -> Respo
     return answer(content, 202, {"Location": f"/operations/{accepted.operation_id}"})
 
 
-@router.get("/instances/{uuid}/events", responses=documented(404, success=Page[EventAnswer]), response_model=None)
+@router.get("/instances/{uuid}/events", responses=documented(404, success=Page[TimelineAnswer]), response_model=None)
 def instance_events(
     *,
     services: ServicesDep,
@@ -163,9 +170,9 @@ def instance_events(
     cursor: CursorQuery = None,
     newest_first: NewestFirstQuery = True,
 ) -> Response:
-    """What happened to an instance."""
+    """What happened to an instance, each stage of its placings included."""
     _visible(services, caller, uuid)
-    return events_page(services.database, "instance", str(uuid), limit, cursor, newest_first=newest_first)
+    return timeline_page(services.context, str(uuid), limit, cursor, newest_first=newest_first)
 
 
 @router.post("/instances/{uuid}/start", responses=documented(404), response_model=None)

@@ -138,9 +138,22 @@ def rebuild_ledger() -> None:
 
 
 @app.command("find-weighted-affinity")
-def find_weighted_affinity() -> None:
-    """Find instances that use the deprecated weighted affinity (not supported yet)."""
-    raise not_there_yet("ctl find-weighted-affinity")
+def find_weighted_affinity(ctx: typer.Context, config: Config = None) -> None:
+    """Find instances that use the deprecated weighted affinity: a line each, its uuid and its weights."""
+    from fleet.services import weighted_affinity
+
+    output = shell_of(ctx).output
+    with _database(config) as database:
+        found = list(weighted_affinity.find(database))
+    if not output.is_human:
+        columns = ("uuid", "namespace", "name", "affinity", "mapped_to", "mixed")
+        output.listing([asdict(one) for one in found], columns, title="instances")
+        return
+    for one in found:
+        mixed = "  (sizes differ, and do not count: look at the order twice)" if one.mixed else ""
+        output.say(f"{one.uuid} {dict(one.affinity)}{mixed}")
+    if not found:
+        output.say("no instance uses weights")
 
 
 def _shown(entry: ConfigEntry) -> dict[str, Any]:

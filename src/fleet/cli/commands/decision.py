@@ -9,6 +9,7 @@ import typer
 
 from fleet.cli.commands.asking import shell_of, uuid_of
 from fleet.cli.output import Output
+from fleet.cli.told_events import tell
 
 app = typer.Typer(help="What was decided, and why.", no_args_is_help=True)
 COLUMNS: Final = ("id", "outcome", "code", "node", "namespace", "created_at", "summary")
@@ -29,10 +30,18 @@ def list_decisions(
 
 
 @app.command()
-def show(ctx: typer.Context, uuid: Annotated[str, typer.Argument(help="The decision's id")]) -> None:
-    """Show a stored decision as sentences; --json for the record."""
+def show(
+    ctx: typer.Context,
+    uuid: Annotated[str, typer.Argument(help="The decision's id")],
+    events: Annotated[bool, typer.Option("--events", help="Each stage as an event, with all figures")] = False,
+) -> None:
+    """Show a stored decision as sentences; --json for the record, --events for each stage with its figures."""
     shell = shell_of(ctx)
-    found = shell.get(f"/decisions/{uuid_of(uuid, 'decision')}")
+    path = f"/decisions/{uuid_of(uuid, 'decision')}"
+    if events:
+        tell(shell.output, shell.get(f"{path}/events")["items"])
+        return
+    found = shell.get(path)
     if shell.output.is_human:
         _tell(shell.output, found)
     else:
@@ -68,6 +77,8 @@ def _told(attempt: Mapping[str, Any]) -> str:
         return f"left for last, over the load target: {attempt['nodes']} nodes, {attempt['first']} among them"
     if attempt.get("demand_waived") and "node" not in attempt:
         return "admitted with the demand clause waived: nobody was under the load target"
+    if attempt.get("outcome") == "rulebroken":
+        return f"tried {attempt['node']}: another placement broke a rule there meanwhile"
     words = [f"tried {attempt.get('node', '')}: {attempt.get('outcome', '')}"]
     if attempt.get("ineligible"):
         words.append(f"it takes none any more ({attempt['ineligible']})")

@@ -11,6 +11,7 @@ from fleet.cli.commands.asking import Asked, ask_for, body_of, shell_of, show_de
 from fleet.cli.outcome import Refused
 from fleet.cli.output import console
 from fleet.cli.session import Shell
+from fleet.cli.told_events import tell
 
 app = typer.Typer(help="Create, look at and delete instances.", no_args_is_help=True)
 
@@ -70,10 +71,12 @@ def show(ctx: typer.Context, uuid: Uuid) -> None:
 
 @app.command()
 def events(ctx: typer.Context, uuid: Uuid) -> None:
-    """Show what happened to an instance, oldest first."""
+    """Show what happened to an instance, oldest first, each stage of its placings included; --json has all figures."""
     shell = shell_of(ctx)
     found = shell.get(f"/instances/{uuid_of(uuid, 'instance')}/events", limit=EVENTS_MAX, newest_first=False)
-    shell.output.listing(found["items"], ("at", "level", "message", "payload"), title="events")
+    tell(shell.output, found["items"])
+    if found["next_cursor"] is not None:
+        shell.output.say(f"… more than {EVENTS_MAX} events; the youngest are not shown", style="dim")
 
 
 @app.command()

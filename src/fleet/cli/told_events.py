@@ -1,0 +1,65 @@
+"""Events as lines for people: the time, what happened, and its figures; long lists are cut, and say by how much.
+
+Programs read `--json`, which has everything that the service answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from fleet.cli.output import Output, plain
+
+SHOWN_MAX: Final = 8
+COLUMNS: Final = ("at", "level", "message", "payload")
+
+
+def tell(output: Output, events: Sequence[Mapping[str, Any]]) -> None:
+    """Print events in the order given; tables and JSON for programs."""
+    if not output.is_human:
+        output.listing(events, COLUMNS, title="events")
+        return
+    if not events:
+        output.say("no events", style="dim")
+    for event in events:
+        output.say(line(event))
+
+
+def line(event: Mapping[str, Any]) -> str:
+    """Return one event as a line."""
+    level = "" if event["level"] == "info" else f" [{event['level']}]"
+    figures = "; ".join(_figure(name, value) for name, value in event["payload"].items())
+    return f"{event['at']}{level} {event['message']}{': ' if figures else ''}{figures}"
+
+
+def _figure(name: str, value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{name}: {_cut([_entry(key, item) for key, item in value.items()], ', ') or 'none'}"
+    if isinstance(value, list):
+        return f"{name}: {_cut([_item(item) for item in value], ', ') or 'none'}"
+    return f"{name} {plain(value)}"
+
+
+def _entry(key: str, value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return f"{key} {_item(value)}"
+    # A dropped node's reason is its first word; the figures follow.
+    reason = value.get("reason")
+    figures = ", ".join(f"{name} {_item(item)}" for name, item in value.items() if name != "reason")
+    head = key if reason is None else f"{key} {reason}"
+    return f"{head} ({figures})" if figures else head
+
+
+def _item(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "(" + ", ".join(f"{name} {_item(item)}" for name, item in value.items()) + ")"
+    if isinstance(value, list):
+        return f"[{_cut([_item(item) for item in value], ', ')}]"
+    return plain(value)
+
+
+def _cut(words: Iterable[str], between: str) -> str:
+    all_words = list(words)
+    shown = between.join(all_words[:SHOWN_MAX])
+    more = len(all_words) - SHOWN_MAX
+    return f"{shown}{between}… {more} more" if more > 0 else shown
