@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -20,6 +20,7 @@ from fleet.ledger.database import Batch, Database, Sql
 from fleet.ledger.verify import verify
 from fleet.model.admission import AdmissionOutcome, Admitted
 from fleet.model.cluster_config import ClusterConfig
+from fleet.model.gpu_report import ReportedUnit
 from fleet.model.resources import DIMENSIONS, Amounts
 from tests.servers import wait_until
 
@@ -90,10 +91,20 @@ def publish(
     config: ClusterConfig = PLAIN,
     failed: Mapping[str, str] | None = None,
     healthy: bool | None = None,
+    gpus: Sequence[ReportedUnit] | None = None,
+    mig_instances: Sequence[ReportedUnit] | None = None,
+    strict_gpus: bool = False,
     **metrics: Any,
 ) -> None:
     sample = samples.SampleIn(
-        name, figures(**metrics), age_seconds=Decimal(str(age)), failed=failed or {}, healthy=healthy
+        name,
+        figures(**metrics),
+        age_seconds=Decimal(str(age)),
+        failed=failed or {},
+        healthy=healthy,
+        gpus=gpus,
+        mig_instances=mig_instances,
+        strict_gpus=strict_gpus,
     )
     samples.publish(db, [sample], config)
 

@@ -338,8 +338,15 @@ def _take_gpus(conn: Connection, ask: Ask, params: dict[str, Any]) -> gpus.Taken
     if not ask.gpus.count or ask.held is not None:
         return gpus.NOTHING_TAKEN
     taken = gpus.take(conn, ask.node_id, ask.instance_uuid, ask.gpus)
-    if taken is None:
+    if taken is None and ask.enforce:
         raise _GuardRefused(Stage.GPU)
+    if taken is None:
+        # The domain is there; which GPUs it has, if any, nobody can say, so its charge holds none.
+        params["gpus"] = 0
+        payload = {"node_id": ask.node_id, "gpus": ask.gpus.count}
+        message = "gpus of an instance are not known where its domain is"
+        events.record(conn, "instance", ask.instance_uuid, message, payload, level="error")
+        return gpus.NOTHING_TAKEN
     params["gpus_counted"] = taken.counted
     return taken
 

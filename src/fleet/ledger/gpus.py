@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -227,8 +227,12 @@ def give_back(conn: Connection, charge: Charge) -> None:
     if charge.gpus.count > charge.gpus_counted:
         UNBIND.run(conn, instance_uuid=charge.instance_uuid, node_id=charge.node_id)
     if charge.gpus_counted:
-        binds = {"node_id": charge.node_id, "profile": charge.gpus.profile, "count": charge.gpus_counted}
-        GIVE_COUNTED.run(conn, binds)
+        give_counted(conn, charge.node_id, replace(charge.gpus, count=charge.gpus_counted))
+
+
+def give_counted(conn: Connection, node_id: int, held: GpuAsk) -> None:
+    """Take GPUs off the count of a node, whose ledger row is held."""
+    GIVE_COUNTED.run(conn, node_id=node_id, profile=held.profile, count=held.count)
 
 
 def counted_by(conn: Connection, instance_uuid: str, node_id: int) -> int:

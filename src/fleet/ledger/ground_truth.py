@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 from fleet.ledger import admission, charges, events, release
 from fleet.ledger.database import Database, Sql
 from fleet.model.admission import AlreadyPlaced
+from fleet.model.gpu_inventory import NO_GPUS_ASKED
 from fleet.model.resources import DIMENSIONS, Amounts, DimensionFigure
 
 ROW = Sql(
@@ -43,7 +44,8 @@ class Recorded:
 def record(db: Database, seen: Sighting) -> Recorded:
     """Charge the instance to the node where its domain is, whatever the guard would say. Safe to repeat.
 
-    A charge on another node is released first: a domain is in one place. A move in flight is left to its own end.
+    A charge on another node is released first: a domain is in one place. A move in flight is left to its own end. The
+    new charge sleeps and holds GPUs as that one did, as far as the node has them free.
     """
     held = charges.of_instance(db, seen.instance_uuid)
     if any(charge.node_id == seen.node_id for charge in held):
@@ -61,6 +63,8 @@ def record(db: Database, seen: Sighting) -> Recorded:
         target_load=Decimal(0),
         sample_age_max_seconds=0,
         enforce=False,
+        gpus=held[0].gpus if held else NO_GPUS_ASKED,
+        sleepy=held[0].sleepy if held else False,
     )
     outcome = admission.admit(db, ask, rows=lambda conn: _note(conn, seen, previous=[c.node_id for c in held]))
     if isinstance(outcome, AlreadyPlaced):

@@ -8,21 +8,23 @@ rules by them holds that row, and sees each group of nodes as it is until it com
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection, Row, RowMapping
 from sqlalchemy.exc import IntegrityError
 
-from fleet.ledger import events, idempotency
+from fleet.ledger import events, gpu_refresh, gpus, idempotency
 from fleet.ledger.database import Database, Sql, decimal_of
+from fleet.ledger.gpus import NodeGpus
 from fleet.ledger.idempotency import Keyed
 from fleet.model.node import NodeState, Scheduling
 from fleet.model.resources import Amounts, Limits
 
-DECLARED = ("labels", "region", "arch", "backend", "sleepy_pool", "max_instances", "gpu_kind")
+COLUMNS = ("labels", "region", "arch", "backend", "sleepy_pool", "max_instances", "gpu_kind")
+DECLARED = (*COLUMNS, "gpu_count", "mig_profiles")
 """What registration declares; everything else about a node is measured or an operator's later word."""
 
 DEFAULTS: Mapping[str, Any] = {
@@ -44,7 +46,8 @@ INSERT = Sql("""
     VALUES (:name, :labels, :region, :arch, :backend, :sleepy_pool, :max_instances, :gpu_kind, 'created', 'enabled',
         {now}, {now})
 """)
-UPDATE = {name: Sql(f"UPDATE nodes SET {name} = :value, updated_at = {{now}} WHERE id = :id") for name in DECLARED}
+UPDATE = {name: Sql(f"UPDATE nodes SET {name} = :value, updated_at = {{now}} WHERE id = :id") for name in COLUMNS}
+TOUCH = Sql("UPDATE nodes SET updated_at = {now} WHERE id = :id")
 FORGET_LABELS = Sql("DELETE FROM node_labels WHERE node_id = :id")
 KEEP_LABEL = Sql("INSERT INTO node_labels (node_id, label, value) VALUES (:id, :label, :value)")
 # A removed node has no ledger row any more: registered again, it gets its limits with its first sample.
@@ -57,7 +60,7 @@ VIEW = """
         n.scheduling, n.registered_at, m.metrics, m.failed, m.sample_at, {now} - m.sample_at AS sample_age_us,
         c.node_id AS sized, c.limit_cpus, c.limit_memory_mb, c.limit_disk_gb, c.limit_instances,
         c.used_cpus, c.used_memory_mb, c.used_disk_gb, c.used_instances, c.pending_memory_mb, c.pending_disk_gb,
-        c.expected_demand, c.counted
+        c.expected_demand, c.counted, c.sleepy_memory_mb
     FROM nodes n LEFT JOIN node_metrics m ON m.node_id = n.id LEFT JOIN scheduler_node_capacity c ON c.node_id = n.id
 """
 GET = Sql(f"{VIEW} WHERE n.name = :name")
@@ -83,6 +86,7 @@ class LedgerRow:
     pending_disk_gb: int
     expected_demand: Decimal
     counted: bool
+    sleepy_memory_mb: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,21 +110,22 @@ class NodeView:
     metrics: Mapping[str, Any]
     failed: Mapping[str, str]
     row: LedgerRow | None
+    gpus: NodeGpus = field(default_factory=NodeGpus)
 
 
 def get(db: Database, name: str, *, deleted: bool = False) -> NodeView | None:
     """Return one node; a removed one only when `deleted` is asked for."""
     with db.read() as conn:
-        row = GET.run(conn, name=name).mappings().first()
-    if row is None or (row["state"] == NodeState.DELETED and not deleted):
+        found = _views(conn, GET.run(conn, name=name).mappings().all())
+    if not found or (found[0].state is NodeState.DELETED and not deleted):
         return None
-    return _view(row)
+    return found[0]
 
 
 def listing(db: Database, limit: int, after: str = "") -> list[NodeView]:
     """Return nodes that are not removed by name, from after `after` on."""
     with db.read() as conn:
-        return [_view(row) for row in LIST.run(conn, limit=limit, after=after).mappings()]
+        return _views(conn, LIST.run(conn, limit=limit, after=after).mappings().all())
 
 
 def counts(db: Database) -> dict[tuple[str, str], int]:
@@ -130,7 +135,11 @@ def counts(db: Database) -> dict[tuple[str, str], int]:
 
 
 def register(db: Database, node: NodeIn, keyed: Keyed | None = None) -> tuple[NodeView, bool]:
-    """Register a node, or set the given fields of a registered one; the second value says whether it is new."""
+    """Register a node, or set the given fields of a registered one; the second value says whether it is new.
+
+    Raises:
+        InvalidRequest: GPUs on a node whose hypervisor serves none.
+    """
     unknown = set(node.declared) - set(DECLARED)
     assert not unknown, f"registration cannot declare {sorted(unknown)}"
 
@@ -139,13 +148,15 @@ def register(db: Database, node: NodeIn, keyed: Keyed | None = None) -> tuple[No
         fresh = row is None or row.state == NodeState.DELETED
         if row is None:
             INSERT.run(conn, name=node.name, **_stored({**DEFAULTS, **node.declared}))
-            _keep_labels(conn, FIND.run(conn, name=node.name).one().id, node.declared)
+            node_id = int(FIND.run(conn, name=node.name).one().id)
+            _keep_labels(conn, node_id, node.declared)
+            _declare_gpus(conn, node_id, node.declared)
         else:
             REVIVE.run(conn, id=row.id)
             _set(conn, row.id, {**(DEFAULTS if fresh else {}), **node.declared})
         message = "node registered" if fresh else "node updated"
         events.record(conn, "node", node.name, message, {"declared": dict(node.declared)})
-        view = _view(GET.run(conn, name=node.name).mappings().one())
+        (view,) = _views(conn, GET.run(conn, name=node.name).mappings().all())
         idempotency.keep(conn, keyed, {"name": node.name})
         return view, fresh
 
@@ -159,7 +170,11 @@ def register(db: Database, node: NodeIn, keyed: Keyed | None = None) -> tuple[No
 
 
 def update(db: Database, name: str, declared: Mapping[str, Any]) -> NodeView | None:
-    """Set what is declared of a registered node; None when there is none."""
+    """Set what is declared of a registered node; None when there is none.
+
+    Raises:
+        InvalidRequest: GPUs on a node whose hypervisor serves none.
+    """
 
     def work(conn: Connection) -> bool:
         row = _locked(conn, name)
@@ -186,6 +201,17 @@ def _set(conn: Connection, node_id: int, declared: Mapping[str, Any]) -> None:
     if "labels" in declared:
         FORGET_LABELS.run(conn, id=node_id)
         _keep_labels(conn, node_id, declared)
+    _declare_gpus(conn, node_id, declared)
+
+
+def _declare_gpus(conn: Connection, node_id: int, declared: Mapping[str, Any]) -> None:
+    """Write what is counted of the node's GPUs; what it declares must suit those that it has."""
+    counted = declared.keys() & {"gpu_count", "mig_profiles"}
+    if counted:
+        gpu_refresh.declare(conn, node_id, count=declared.get("gpu_count"), profiles=declared.get("mig_profiles"))
+        TOUCH.run(conn, id=node_id)
+    if counted or "backend" in declared:
+        gpu_refresh.check_backend(conn, node_id)
 
 
 def _keep_labels(conn: Connection, node_id: int, declared: Mapping[str, Any]) -> None:
@@ -195,10 +221,17 @@ def _keep_labels(conn: Connection, node_id: int, declared: Mapping[str, Any]) ->
 
 
 def _stored(declared: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: json.dumps(value) if name == "labels" else value for name, value in declared.items()}
+    columns = {name: value for name, value in declared.items() if name in COLUMNS}
+    return {name: json.dumps(value) if name == "labels" else value for name, value in columns.items()}
 
 
-def _view(row: Any) -> NodeView:
+def _views(conn: Connection, rows: Sequence[RowMapping]) -> list[NodeView]:
+    """Return the nodes of rows, with the GPUs of those that have any."""
+    known = gpus.of_nodes(conn, [int(row["id"]) for row in rows])
+    return [_view(row, known.get(row["id"]) or NodeGpus(kind=row["gpu_kind"])) for row in rows]
+
+
+def _view(row: RowMapping, known_gpus: NodeGpus) -> NodeView:
     age = row["sample_age_us"]
     return NodeView(
         node_id=row["id"],
@@ -218,6 +251,7 @@ def _view(row: Any) -> NodeView:
         metrics=json.loads(row["metrics"]) if row["metrics"] else {},
         failed=json.loads(row["failed"]) if row["failed"] else {},
         row=None if row["sized"] is None else _ledger_row(row),
+        gpus=known_gpus,
     )
 
 
@@ -229,4 +263,5 @@ def _ledger_row(row: Any) -> LedgerRow:
         pending_disk_gb=row["pending_disk_gb"],
         expected_demand=decimal_of(row["expected_demand"]) or Decimal(0),
         counted=bool(row["counted"]),
+        sleepy_memory_mb=row["sleepy_memory_mb"],
     )

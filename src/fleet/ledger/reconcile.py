@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, RowMapping
 
-from fleet.ledger import claims, demand, events, leases, rehome, totals, truth
+from fleet.ledger import claims, demand, events, gpu_truth, leases, rehome, totals, truth
 from fleet.ledger.database import Database, Sql
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.resources import CLUSTER_DIMENSIONS, Amounts
@@ -116,6 +116,7 @@ def reconcile(
     with db.read() as conn:
         nodes = truth.nodes(conn)
         claimed = truth.claims(conn)
+        held_wrong = sorted({item.node_id for item in gpu_truth.differences(conn)})
     between()
     for node_id, figures in nodes.items():
         if truth.differs(figures):
@@ -123,6 +124,8 @@ def reconcile(
     for uuid, figures in claimed.items():
         if truth.differs(figures):
             corrections += _fix(db, lease, f"claim {uuid}", _claim_fixer(uuid))
+    for node_id in held_wrong:
+        corrections += _fix(db, lease, f"node {node_id}", _gpu_fixer(node_id))
     with db.read() as conn:
         cluster = truth.cluster(conn)
     if truth.differs(cluster):
@@ -174,6 +177,15 @@ def _node_fixer(node_id: int) -> Fixer:
             moved.pop("instances", None)
             totals.apply(conn, totals.Change(moved))
         return figures
+
+    return fix
+
+
+def _gpu_fixer(node_id: int) -> Fixer:
+    def fix(conn: Connection) -> truth.Figures:
+        if LOCK_NODE.run(conn, node_id=node_id).first() is None:
+            return {}
+        return gpu_truth.repair(conn, node_id)
 
     return fix
 

@@ -10,28 +10,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping
 
-from fleet.ledger import events, pending, totals
+from fleet.ledger import events, gpu_refresh, pending, totals
 from fleet.ledger.database import Database, Sql
 from fleet.model import capacity
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.errors import Conflict, NodeNotFound
 from fleet.model.figures import measured_of, real_or_none, whole_or_none
+from fleet.model.gpu_report import ReportedUnit
 from fleet.model.node import LEGAL_STATES, NodeState
 
+GPUS = "gpus"
+"""The collector that tells the GPUs: what could not be kept of them stands under its name."""
+
+REASON_CHARACTERS_MAX = 1000
 PUBLISH_BATCH_MAX = 50
 GOOD_PROBES_TO_RECOVER = 3
 
-FIND_NODE = Sql("SELECT id, name, state, scheduling, max_instances, good_probes FROM nodes WHERE name = :name")
+_NODE = "SELECT id, name, state, scheduling, max_instances, good_probes, backend FROM nodes WHERE name = :name"
+FIND_NODE = Sql(_NODE)
 LOCK_ROW = Sql("SELECT * FROM scheduler_node_capacity WHERE node_id = :node_id {for_update}")
-LOCK_NODE = Sql(
-    "SELECT id, name, state, scheduling, max_instances, good_probes FROM nodes WHERE name = :name {for_update}"
-)
+LOCK_NODE = Sql(_NODE + " {for_update}")
 INSERT_ROW = Sql("""
     INSERT INTO scheduler_node_capacity
         (node_id, limit_cpus, limit_memory_mb, limit_disk_gb, limit_instances, cpu_load_1, cpu_schedulable,
@@ -79,7 +83,9 @@ class SampleIn:
     """A node's sample as it arrives. `age_seconds` is the time since its measuring began.
 
     `failed` names the collectors that failed, with their reasons; their figures are absent from `metrics`. `healthy` is
-    what the write probes said (None: not probed), `health_detail` the path and error of a failed probe.
+    what the write probes said (None: not probed), `health_detail` the path and error of a failed probe. `gpus` and
+    `mig_instances` are all cards and all slices that the node has (None: not probed, what is known stays); one that
+    cannot be kept is left out and told among `failed`, or, with `strict_gpus`, refuses the sample.
     """
 
     node_name: str
@@ -88,6 +94,9 @@ class SampleIn:
     failed: Mapping[str, str] = field(default_factory=dict)
     healthy: bool | None = None
     health_detail: Mapping[str, str] = field(default_factory=dict)
+    gpus: Sequence[ReportedUnit] | None = None
+    mig_instances: Sequence[ReportedUnit] | None = None
+    strict_gpus: bool = False
 
 
 def publish(db: Database, samples: Sequence[SampleIn], config: ClusterConfig) -> None:
@@ -95,6 +104,7 @@ def publish(db: Database, samples: Sequence[SampleIn], config: ClusterConfig) ->
 
     Raises:
         NodeNotFound: a sample names a node that is not registered; that batch is not stored.
+        InvalidRequest, Conflict: the GPUs of a strict sample; that batch is not stored.
     """
     for start in range(0, len(samples), PUBLISH_BATCH_MAX):
         batch = samples[start : start + PUBLISH_BATCH_MAX]
@@ -122,12 +132,13 @@ def _publish_one(conn: Connection, node: RowMapping, sample: SampleIn, config: C
     if node["state"] == NodeState.MISSING and sample.age_seconds >= config.node_metrics_max_age_seconds:
         # A sample that is too old on arrival proves nothing of the present: the node stays missing, without flapping.
         state = NodeState.MISSING if state is NodeState.ACTIVE else state
+    sample = _refresh_gpus(conn, node, sample)
     binds = _binds(node, sample, config, row)
     binds |= {"state": state, "good_probes": good_probes}
     binds["counted"] = totals.counts(state, sample.metrics.get("is_hypervisor"), float(sample.age_seconds))
     (INSERT_ROW if row is None else UPDATE_ROW).run(conn, binds)
     SET_PENDING.run(conn, binds)
-    _record_clamps(conn, node, sample)
+    _record_news(conn, node, sample)
     UPSERT_METRICS.run(conn, binds)
     if state != node["state"] or good_probes != node["good_probes"]:
         SET_NODE.run(conn, binds)
@@ -193,14 +204,28 @@ def _record_state(conn: Connection, node: RowMapping, state: NodeState, detail: 
     events.record(conn, "node", node["name"], "node state changed", payload, level=level)
 
 
-PREVIOUS = Sql("SELECT metrics FROM node_metrics WHERE node_id = :node_id")
+PREVIOUS = Sql("SELECT metrics, failed FROM node_metrics WHERE node_id = :node_id")
 
 
-def _record_clamps(conn: Connection, node: RowMapping, sample: SampleIn) -> None:
-    """Record a clamped figure once a change, not once a sample: so this compares with the sample before."""
+def _refresh_gpus(conn: Connection, node: RowMapping, sample: SampleIn) -> SampleIn:
+    """Take in what the node says of its GPUs, if it does; return the sample with what could not be kept."""
+    report = gpu_refresh.Report(cards=sample.gpus, slices=sample.mig_instances, strict=sample.strict_gpus)
+    told = gpu_refresh.Node(node_id=node["id"], name=node["name"], backend=node["backend"])
+    problems = gpu_refresh.refresh(conn, told, report)
+    if not problems:
+        return sample
+    reasons = [*([sample.failed[GPUS]] if GPUS in sample.failed else []), *problems]
+    return replace(sample, failed={**sample.failed, GPUS: "; ".join(reasons)[:REASON_CHARACTERS_MAX]})
+
+
+def _record_news(conn: Connection, node: RowMapping, sample: SampleIn) -> None:
+    """Record clamped figures and skipped GPUs once a change, not once a sample: compared with the sample before."""
     now = {name for name, value in sample.metrics.items() if name.endswith("_clamped") and value}
     row = PREVIOUS.run(conn, node_id=node["id"]).first()
     before = json.loads(row.metrics) if row is not None else {}
+    skipped = sample.failed.get(GPUS)
+    if skipped is not None and skipped != (json.loads(row.failed) if row is not None else {}).get(GPUS):
+        events.record(conn, "node", node["name"], "gpus not taken in", {"reason": skipped}, level="warning")
     was = {name for name, value in before.items() if name.endswith("_clamped") and value}
     if now - was:
         payload = {
@@ -326,6 +351,7 @@ def _remove(conn: Connection, name: str) -> None:
     _must_be_legal(node["state"], NodeState.DELETED)
     DELETE_ROW.run(conn, node_id=node["id"])
     DELETE_METRICS.run(conn, node_id=node["id"])
+    gpu_refresh.forget(conn, node["id"])
     SET_NODE.run(conn, node_id=node["id"], state=str(NodeState.DELETED), good_probes=0)
     events.record(conn, "node", name, "node removed", {"state": node["state"]})
     totals.apply(conn, totals.difference(row, None))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from fleet.ledger import truth
+from fleet.ledger import gpu_truth, truth
 from fleet.ledger.database import Database, Sql
 from fleet.model.resources import DIMENSIONS
 
@@ -83,6 +83,9 @@ def _differences(conn: Connection) -> list[Difference]:
     found += [item for uuid, figures in truth.claims(conn).items() for item in _compare(f"claim {uuid}", figures)]
     found += _compare("cluster", truth.cluster(conn))
     found += [
+        Difference(f"node {item.node_id}", item.figure, item.stored, item.true) for item in gpu_truth.differences(conn)
+    ]
+    found += [
         Difference(
             f"charge {row.instance_uuid}", "instance", f"{row.role} on node {row.node_id}", str(row.state or "absent")
         )
@@ -109,4 +112,5 @@ def _over_limit(conn: Connection) -> list[OverLimit]:
             used, limit = row[f"used_{name}"], row[f"limit_{name}"]
             if limit is not None and used > limit:
                 found.append(OverLimit(str(row["name"]), name, int(used), int(limit)))
+    found += [OverLimit(one.node, f"gpus {one.profile}".strip(), one.used, one.total) for one in gpu_truth.over(conn)]
     return found
