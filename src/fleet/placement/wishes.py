@@ -156,7 +156,7 @@ def _rules(verdicts: Verdicts) -> Iterator[Relaxation]:
     if not rules:
         return
     seen = FrameGround(frame, ask.namespace, ask.request.instance)
-    judged = {id(rule): judge_rule(rule, seen) for rule in leaves(rules)}
+    judged = {rule: judge_rule(rule, seen) for rule in set(leaves(rules))}
     near = verdicts.but_for(RULES)
     helped: list[tuple[int, ...]] = []
     parts = sorted(_parts(rules, "placement_rules", ()), key=lambda part: (len(list(leaves((part[2],)))), part[1]))
@@ -204,12 +204,12 @@ def _without(nodes: tuple[Node, ...], place: tuple[int, ...]) -> tuple[Node, ...
     return (*nodes[:at], type(group)(_without(group.nodes, tuple(deeper))), *nodes[at + 1 :])
 
 
-def _hold(nodes: tuple[Node, ...], judged: Mapping[int, Mask], count: int) -> Mask:
+def _hold(nodes: tuple[Node, ...], judged: Mapping[Rule, Mask], count: int) -> Mask:
     """Return where every one of the nodes holds, from the verdicts on the rules."""
     found = np.ones(count, dtype=np.bool_)
     for node in nodes:
         if isinstance(node, Rule):
-            found &= judged[id(node)]
+            found &= judged[node]
         elif isinstance(node, AllOf):
             found &= _hold(node.nodes, judged, count)
         else:
