@@ -12,9 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import RowMapping
+from sqlalchemy import Connection, RowMapping
 
+from fleet.ledger import gpus
 from fleet.ledger.database import Database, Sql, decimal_of
+from fleet.ledger.gpus import NodeGpus
 from fleet.model.gpu_inventory import GpuInventory
 from fleet.model.node import CapacityRow, NodeRecord
 from fleet.model.resources import Amounts, Limits
@@ -27,12 +29,12 @@ COUNTERS = """
     c.node_id, c.limit_cpus, c.limit_memory_mb, c.limit_disk_gb, c.limit_instances,
     c.used_cpus, c.used_memory_mb, c.used_disk_gb, c.used_instances, c.expected_demand,
     c.pending_memory_mb, c.pending_disk_gb, c.cpu_load_1, c.cpu_schedulable, c.state, c.scheduling, c.sample_at,
-    c.counted
+    c.counted, c.sleepy_memory_mb
 """
 # One row at least, so that the database's time always comes along. A row is one JSON value: this runs before nearly
 # every decision, and a driver in Python spends more on describing eighteen columns than on all else.
 CHANGED = Sql(f"""
-    SELECT t.now_us, c.updated_at, JSON_ARRAY({COUNTERS}, 0) AS counters FROM (SELECT {{now}} AS now_us) t
+    SELECT t.now_us, c.updated_at, JSON_ARRAY({COUNTERS}) AS counters FROM (SELECT {{now}} AS now_us) t
     LEFT JOIN scheduler_node_capacity c ON c.updated_at > :cursor
 """)
 RECORDS = (
@@ -51,6 +53,13 @@ PAGE_NODES = 500
 SINCE = Sql(RECORDS + " AND (m.updated_at > :cursor OR n.updated_at > :cursor)")
 DECLARED = Sql(RECORDS + " AND n.updated_at > :cursor")
 NOW = Sql("SELECT {now} AS now_us")
+_MOVED = "SELECT node_id, MAX(updated_at) AS updated_at FROM {table} WHERE updated_at > :cursor GROUP BY node_id"
+# One row at least here too.
+GPUS_CHANGED = Sql(
+    "SELECT t.now_us, g.node_id, g.updated_at FROM (SELECT {now} AS now_us) t LEFT JOIN ("
+    + " UNION ALL ".join(_MOVED.replace("{table}", table) for table in ("node_gpus", "node_gpu_pools"))
+    + ") g ON g.node_id IS NOT NULL"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +79,14 @@ class Records:
     now_us: int
 
 
+@dataclass(frozen=True, slots=True)
+class GpuChanges:
+    """The GPUs, by node id, of the nodes on which some changed or changed hands."""
+
+    inventories: Mapping[int, GpuInventory]
+    cursor: int
+
+
 def changed(db: Database, cursor: int, overlap_us: int) -> Changes:
     """Return the ledger rows stamped after `cursor - overlap_us`."""
     with db.read() as conn:
@@ -78,6 +95,16 @@ def changed(db: Database, cursor: int, overlap_us: int) -> Changes:
     newest = max((int(row.updated_at) for row in changed_rows), default=cursor)
     rows = [tuple(json.loads(row.counters)) for row in changed_rows]
     return Changes(rows, max(cursor, newest), int(found[0].now_us))
+
+
+def gpus_changed(db: Database, cursor: int, overlap_us: int) -> GpuChanges:
+    """Return the GPUs of nodes where a row of them was stamped after `cursor - overlap_us`."""
+    with db.read() as conn:
+        found = GPUS_CHANGED.run(conn, cursor=cursor - overlap_us).all()
+        stamps = {int(row.node_id): int(row.updated_at) for row in found if row.node_id is not None}
+        known = gpus.of_nodes(conn, list(stamps))
+    inventories = {node_id: one.inventory() for node_id, one in known.items()}
+    return GpuChanges(inventories, max([cursor, *stamps.values()]))
 
 
 def everything(db: Database) -> Iterator[Records]:
@@ -91,7 +118,8 @@ def everything(db: Database) -> Iterator[Records]:
     while True:
         with db.read() as conn:
             rows = PAGE.run(conn, after=after, limit=PAGE_NODES).mappings().all()
-        yield Records([record_of(row) for row in rows], now_us)
+            records = _records(conn, rows)
+        yield Records(records, now_us)
         if len(rows) < PAGE_NODES:
             return
         after = int(rows[-1]["id"])
@@ -102,24 +130,29 @@ def published_since(db: Database, cursor: int) -> Records:
     with db.read() as conn:
         now_us = int(NOW.run(conn).one().now_us)
         rows = SINCE.run(conn, cursor=cursor - THOROUGH_OVERLAP_US).mappings().all()
-    return Records([record_of(row) for row in rows], now_us)
+        return Records(_records(conn, rows), now_us)
 
 
 def declared_since(db: Database, cursor: int) -> Sequence[NodeRecord]:
     """Return the nodes of which something was declared (or whose state changed) after `cursor`, less the overlap."""
     with db.read() as conn:
-        return [record_of(row) for row in DECLARED.run(conn, cursor=cursor - THOROUGH_OVERLAP_US).mappings()]
+        return _records(conn, DECLARED.run(conn, cursor=cursor - THOROUGH_OVERLAP_US).mappings().all())
 
 
 def some(db: Database, node_ids: Sequence[int]) -> Sequence[NodeRecord]:
     """Return the records of the nodes with these ids."""
     ids = ", ".join(str(int(node_id)) for node_id in node_ids)
     with db.read() as conn:
-        return [record_of(row) for row in Sql(RECORDS + f" AND n.id IN ({ids})").run(conn).mappings()]
+        return _records(conn, Sql(RECORDS + f" AND n.id IN ({ids})").run(conn).mappings().all())
 
 
-def record_of(row: RowMapping) -> NodeRecord:
-    """Return the record of a row of `RECORDS`."""
+def _records(conn: Connection, rows: Sequence[RowMapping]) -> list[NodeRecord]:
+    """Return the records of rows, with the GPUs of those that have any."""
+    known = gpus.of_nodes(conn, [int(row["id"]) for row in rows])
+    return [_record(row, known.get(row["id"]) or NodeGpus(kind=row["gpu_kind"])) for row in rows]
+
+
+def _record(row: RowMapping, known_gpus: NodeGpus) -> NodeRecord:
     sized = row["node_id"] is not None
     return NodeRecord(
         name=row["name"],
@@ -136,7 +169,7 @@ def record_of(row: RowMapping) -> NodeRecord:
         metrics=_json(row["metrics"]),
         capacity=_capacity(row) if sized else None,
         counted=bool(row["counted"]),
-        gpu=GpuInventory(kind=row["gpu_kind"]),
+        gpu=known_gpus.inventory(),
     )
 
 
@@ -152,4 +185,5 @@ def _capacity(row: RowMapping) -> CapacityRow:
         expected_demand=decimal_of(row["expected_demand"]) or decimal_of(0),  # type: ignore[arg-type]
         pending_memory_mb=row["pending_memory_mb"],
         pending_disk_gb=row["pending_disk_gb"],
+        sleepy_memory_mb=row["sleepy_memory_mb"],
     )

@@ -23,6 +23,7 @@ from fleet.model import capacity
 from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Busy, Refused, RuleBroken, Stage
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.decision import Decision
+from fleet.model.gpu_inventory import GpuAsk
 from fleet.model.request import PlacementRequest
 from fleet.model.resources import Amounts
 from fleet.placement.pipeline import decide
@@ -163,9 +164,12 @@ class _Attempts:
         return view, decision
 
     def _decide_on(self, fresh_since: float | None) -> tuple[View, Decision]:
-        request, fleet = self._placing.request, self._ctx.snapshots.view(fresh_since=fresh_since)
+        request, fleet = self._placing.request, self._snapshot(fresh_since)
         view = self._ctx.neighbours.around(fleet, request, fresh_since=fresh_since)
         return view, decide(request, view.snapshot, self._ctx.seed())
+
+    def _snapshot(self, fresh_since: float | None) -> View:
+        return self._ctx.snapshots.view(fresh_since=fresh_since, gpus=self._placing.request.gpus > 0)
 
     def _one_walk(self, view: View, decision: Decision, *, last: bool) -> Placed | None:
         walk = self._walk
@@ -293,6 +297,8 @@ class _Attempts:
             admit_unsized=self._config.admit_unsized_nodes,
             wait=wait,
             source=placing.source,
+            gpus=GpuAsk(placing.request.gpus, placing.request.gpu_kind, placing.request.gpu_profile),
+            sleepy=placing.request.sleep_after_idle_seconds > 0,
             enforced=Enforced.of(placing.request, decision.overridden),
         )
         outcome = admission.admit(
@@ -369,7 +375,9 @@ class _Attempts:
             )
         refused = len(walk.capacity_refusals)
         dimensions = _by_dimension(walk.capacity_refusals.values())
-        extra = {"failing_stage": "node", "refused": refused, "busy": len(walk.busy), "dimensions": dimensions}
+        stages = {refusal.failing_stage for refusal in walk.capacity_refusals.values()} or {Stage.NODE}
+        first = next(stage for stage in Stage if stage in stages)
+        extra = {"failing_stage": str(first), "refused": refused, "busy": len(walk.busy), "dimensions": dimensions}
         unproven = walk.busy or walk.broken or walk.ineligible or walk.demand_only or self._out_of_time()
         if refused and not unproven:
             counted = ", ".join(f"{count} {name}" for name, count in dimensions.items())

@@ -2,7 +2,8 @@
 
 Ledger counters are brought up to date before decisions, reading only rows that changed. Samples are refreshed every
 `SCHEDULER_CACHE_TIMEOUT` seconds by a thread of its own, so that no request pays for it; everything is read again
-every `RELOAD_SECONDS`. A decision gets a frozen view with what to store beside it: the base, and what changed since.
+every `RELOAD_SECONDS`. Who holds which GPU is read for decisions that ask for one. A decision gets a frozen view with
+what to store beside it: the base, and what changed since.
 """
 
 from __future__ import annotations
@@ -69,19 +70,21 @@ class SnapshotCache:
         self._base: _Base | None = None
         self._view: View | None = None
         self._view_of: tuple[str, int, int] = ("", 0, 0)
-        self._cursor = 0
+        self._cursor = self._gpu_cursor = 0
         self._metrics_cursor = 0
         self._loaded_at = self._thorough_at = self._refreshed_at = self._quick_at = float("-inf")
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def view(self, *, fresh_since: float | None = None) -> View:
+    def view(self, *, fresh_since: float | None = None, gpus: bool = False) -> View:
         """Return the view for one decision; `fresh_since` (a monotonic time) asks for a thorough read begun after it.
+
+        `gpus`: who holds which is read too.
 
         Raises:
             DatabaseUnavailable: the ledger cannot be read; nothing is decided on counters of unknown age.
         """
-        self._bring_up_to_date(fresh_since)
+        self._bring_up_to_date(fresh_since, gpus=gpus)
         found = self._view_now(spare=True)
         if found is not None:
             return found
@@ -95,7 +98,7 @@ class SnapshotCache:
         Raises:
             DatabaseUnavailable: the ledger cannot be read.
         """
-        self._bring_up_to_date(self._elapsed())
+        self._bring_up_to_date(self._elapsed(), gpus=True)
         with self._lock:
             snapshot = self._require()
             snapshot.configure(self._configuration())
@@ -167,6 +170,7 @@ class SnapshotCache:
             for node_id in [node for node in building.frame.roster.node_ids if node not in here]:
                 building.remove(node_id)
             self._cursor = max(self._cursor, self._metrics_cursor - rows.THOROUGH_OVERLAP_US)
+            self._gpu_cursor = max(self._gpu_cursor, self._metrics_cursor - rows.THOROUGH_OVERLAP_US)
             if self._snapshot is None:
                 self._snapshot, self._base = building, None
 
@@ -202,13 +206,22 @@ class SnapshotCache:
         assert self._snapshot is not None, "the snapshot is read before it is used"
         return self._snapshot
 
-    def _bring_up_to_date(self, fresh_since: float | None) -> None:
+    def _read_gpus(self, *, thorough: bool) -> None:
+        overlap = rows.THOROUGH_OVERLAP_US if thorough else rows.QUICK_OVERLAP_US
+        found = rows.gpus_changed(self._db, self._gpu_cursor, overlap)
+        with self._lock:
+            self._require().update_gpus(found.inventories)
+            self._gpu_cursor = max(self._gpu_cursor, found.cursor)
+
+    def _bring_up_to_date(self, fresh_since: float | None, *, gpus: bool) -> None:
         if self._needs_reload():
             self._reload(unless_done=True)
         if fresh_since is not None and self._thorough_at < fresh_since:
             self._read_counters(thorough=True)
         else:
             self._read_quickly()
+        if gpus:
+            self._read_gpus(thorough=fresh_since is not None)
 
     def _view_now(self, *, spare: bool = False) -> View | None:
         """Return the present view onto the stored base; None when a new base has to be stored first.
@@ -221,7 +234,8 @@ class SnapshotCache:
             base = self._base
             if base is None or base.layout_version != snapshot.layout_version:
                 return None
-            is_due = len(snapshot.rows_changed_since(base.version)) > CHECKPOINT_ROWS
+            moved = len(snapshot.rows_changed_since(base.version)) + len(snapshot.gpus_changed_since(base.version))
+            is_due = moved > CHECKPOINT_ROWS
             if is_due and not (spare and self._storing.locked()):
                 return None
             seen = (base.base_id, snapshot.version, snapshot.now_us)

@@ -56,9 +56,7 @@ def upgrade() -> None:
     op.add_column("charges", Column("gpu_kind", String(128), nullable=False, server_default=""))
     op.add_column("charges", Column("gpu_profile", String(16), nullable=False, server_default=""))
     op.add_column("charges", Column("sleepy", Boolean, nullable=False, server_default="0"))
-    op.add_column(
-        "scheduler_node_capacity", Column("sleepy_memory_mb", BigInteger, nullable=False, server_default="0")
-    )
+    op.add_column("scheduler_node_capacity", Column("sleepy_memory_mb", BigInteger, nullable=False, server_default="0"))
 
 
 def downgrade() -> None:
