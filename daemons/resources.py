@@ -12,7 +12,18 @@ from pathlib import Path
 
 from fleet.config import Settings
 from fleet.ledger.database import Database
-from fleet.measure import Paths, Reservations, SimulatedFleet, ThisMachine, read_nodes
+from fleet.measure import (
+    MachineGpus,
+    Paths,
+    Reservations,
+    SimulatedFleet,
+    ThisMachine,
+    read_gpu_file,
+    read_nodes,
+    this_driver,
+)
+from fleet.model.config_value import ConfigError, ConfigProblem
+from fleet.model.gpu_report import backend_problem
 from fleet.services.configuration import Configuration
 from fleet.services.daemon import BROKEN, DONE, Daemon, Life
 from fleet.services.drivers import drivers_of, simulated_drivers
@@ -25,7 +36,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def check(settings: Settings, given: argparse.Namespace) -> None:
-    """Refuse what no driver serves, and a description of simulated nodes that cannot be read."""
+    """Refuse what no driver serves, and a description of simulated nodes or of GPUs that cannot be read."""
     _measurer(settings, given)
 
 
@@ -61,7 +72,21 @@ def _measurer(settings: Settings, given: argparse.Namespace) -> Measurer:
             disk_gb=settings.node_disk_reservation_gb,
         ),
         is_hypervisor=settings.node_is_hypervisor,
+        gpus=_gpus(settings),
     )
+
+
+def _gpus(settings: Settings) -> MachineGpus | None:
+    """This machine's GPUs; None where its backend hands none over. A declared inventory that is wrong is refused."""
+    problem = backend_problem(settings.node_backend)
+    if not settings.gpu_inventory_file:
+        return None if problem else MachineGpus(this_driver())
+    if problem:
+        where = settings.origin("GPU_INVENTORY_FILE")
+        raise ConfigError([ConfigProblem(key="GPU_INVENTORY_FILE", where=where, reason=problem)])
+    file = Path(settings.gpu_inventory_file)
+    read_gpu_file(file)
+    return MachineGpus(this_driver(), file=file)
 
 
 DAEMON = Daemon(

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from fleet.hypervisor.contract import DomainSpec, Fault, HypervisorError
 from fleet.hypervisor.simulated import SimulatedHypervisor
-from fleet.ledger import events, node_names, nodes, operations, snapshots
+from fleet.ledger import events, gpus, node_names, nodes, operations, snapshots
 from fleet.ledger.cluster_config import load
 from fleet.ledger.database import Database
 from fleet.ledger.nodes import NodeIn, NodeView
-from fleet.measure import Paths, Reservations, SimulatedFleet, ThisMachine, nodes_from
+from fleet.measure import (
+    GpuReading,
+    MachineGpus,
+    Paths,
+    Reservations,
+    SimulatedFleet,
+    ThisMachine,
+    nodes_from,
+)
+from fleet.measure.gpus import READ_SECONDS
 from fleet.model.domain import Domain
 from fleet.model.errors import DatabaseUnavailable
+from fleet.model.gpu_report import ReportedUnit, Unit
 from fleet.model.lifecycle import OperationKind
 from fleet.model.node import NodeState
 from fleet.model.request import parse_placement_request
@@ -49,7 +60,9 @@ class Driver(SimulatedHypervisor):
 
 
 class RealRig:
-    def __init__(self, db: Database, folder: Path) -> None:
+    def __init__(
+        self, db: Database, folder: Path, gpus: Callable[[], GpuReading | None] | None = None, file: Path | None = None
+    ) -> None:
         self.db = db
         self.clock = Clock()
         self.instances, self.blobs = folder / "instances", folder / "blobs"
@@ -63,6 +76,7 @@ class RealRig:
             paths=Paths(instances=str(self.instances), blobs=str(self.blobs)),
             reservations=Reservations(ram_gb=Decimal("0.1"), cpu_threads=0, disk_gb=Decimal(0)),
             is_hypervisor=True,
+            gpus=None if gpus is None else MachineGpus(gpus, file=file, monotonic=self.clock),
             monotonic=self.clock,
         )
         self.resources = Resources(db, lambda: load(db), node, monotonic=self.clock)
@@ -213,3 +227,71 @@ def test_a_sample_carries_the_age_of_its_measurement(rig: RealRig) -> None:
 
     assert rig.node.sample_age_seconds is not None
     assert 39 < float(rig.node.sample_age_seconds) < 60
+
+
+class GpuDriver:
+    """A driver whose cards are exchanged while the daemon runs."""
+
+    def __init__(self, *uuids: str) -> None:
+        self.tells: GpuReading | Exception = GpuReading(gpus=tuple(ReportedUnit(uuid=one) for one in uuids))
+
+    def __call__(self) -> GpuReading:
+        if isinstance(self.tells, Exception):
+            raise self.tells
+        return self.tells
+
+
+def units_of(db: Database) -> list[tuple[str, str, bool]]:
+    """What the ledger knows: uuid, profile, whether it is missing."""
+    with db.read() as conn:
+        known = gpus.of_node(conn, node_names.ids(db)["n1"]).units
+    return [(one.reported.uuid, one.reported.profile, one.missing) for one in known]
+
+
+def test_gpus_that_change_are_published_within_one_reading(db: Database, tmp_path: Path) -> None:
+    nodes.register(db, NodeIn(name="n1", declared={"backend": "simulated"}))
+    driver = GpuDriver("GPU-1", "GPU-2")
+    rig = RealRig(db, tmp_path, driver)
+    rig.after(0)
+    assert units_of(db) == [("GPU-1", "", False), ("GPU-2", "", False)]
+
+    card = ReportedUnit(uuid="GPU-1", mig_capable=True, mig_mode=True)
+    part = ReportedUnit(uuid="MIG-1", unit=Unit.SLICE, profile="1g.5gb", parent_gpu_uuid="GPU-1")
+    driver.tells = GpuReading(gpus=(card,), mig_instances=(part,))
+    published = [second for second in range(1, 31) if rig.after(1)]
+
+    assert len(published) == 1
+    assert published[0] <= READ_SECONDS + POLL_SECONDS
+    assert sorted(units_of(db)) == [("GPU-1", "", False), ("GPU-2", "", True), ("MIG-1", "1g.5gb", False)]
+
+
+def test_a_gpu_driver_that_fails_leaves_the_known_gpus_and_is_named(db: Database, tmp_path: Path) -> None:
+    nodes.register(db, NodeIn(name="n1", declared={"backend": "simulated"}))
+    driver = GpuDriver("GPU-1")
+    rig = RealRig(db, tmp_path, driver)
+    rig.after(0)
+    driver.tells = TimeoutError("the driver gave no answer within 20 s")
+
+    assert sum(rig.after(1) for _ in range(30)) == 0
+    assert rig.after(PUBLISH_SECONDS) == 1
+    assert rig.node.failed["gpus"] == "TimeoutError: the driver gave no answer within 20 s"
+    assert units_of(db) == [("GPU-1", "", False)]
+    driver.tells = GpuReading()
+    rig.after(PUBLISH_SECONDS)
+    assert units_of(db) == [("GPU-1", "", True)]
+
+
+def test_a_contradiction_is_logged_once_and_counted(db: Database, tmp_path: Path) -> None:
+    nodes.register(db, NodeIn(name="n1", declared={"backend": "simulated"}))
+    file = tmp_path / "gpus.yml"
+    file.write_text("gpus: [{uuid: GPU-1}]")
+    rig = RealRig(db, tmp_path, GpuDriver("GPU-1", "GPU-2"), file)
+    with capture_logs() as logs:
+        rig.after(0)
+        rig.after(PUBLISH_SECONDS)
+
+    assert [entry["reason"] for entry in logs if entry["event"] == "gpus.contradicted"] == [
+        "card GPU-2 is there and not declared"
+    ]
+    assert rig.node.metrics["gpu_contradictions"] == 1
+    assert units_of(db) == [("GPU-1", "", False)]

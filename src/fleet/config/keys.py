@@ -76,13 +76,15 @@ def _text() -> Parser:
     return Parser(f"at most {TEXT_CHARACTERS_MAX} printable characters", read)
 
 
-def _absolute_path() -> Parser:
+def _absolute_path(*, empty: bool = False) -> Parser:
     def read(text: str) -> str:
+        if empty and not text:
+            return text
         if not text.startswith("/") or len(text) > TEXT_CHARACTERS_MAX or not text.isprintable():
             raise ValueError("is not an absolute path")
         return text
 
-    return Parser("an absolute path", read)
+    return Parser("an absolute path" + ("; empty for none" if empty else ""), read)
 
 
 def _arch() -> Parser:
@@ -195,6 +197,12 @@ _NODE_KEYS: Final = (
         "",
         _matching(re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/-]{0,62}", re.ASCII), "at most 63 characters", empty=True),
         "kind of the node's GPUs where the cards do not name theirs" + _HINT,
+    ),
+    _node(
+        "GPU_INVENTORY_FILE",
+        "",
+        _absolute_path(empty=True),
+        "file that declares the node's GPUs, which then hold against what the driver tells; empty: the driver alone",
     ),
     _node("INSTANCES_PATH", "/var/lib/sf/instances", _absolute_path(), "where instances' disks lie"),
     _node("BLOBS_PATH", "/var/lib/sf/blobs", _absolute_path(), "where images and blobs lie"),

@@ -59,6 +59,7 @@ class Settings:
     node_is_hypervisor: bool
     node_sleepy_pool: bool
     node_gpu_kind: str
+    gpu_inventory_file: str
     instances_path: str
     blobs_path: str
     libvirt_uri: str

@@ -1,4 +1,4 @@
-"""What a node knows of itself: processors, load, memory, disks, domains.
+"""What a node knows of itself: processors, load, memory, disks, domains, GPUs.
 
 Promise: a figure that could not be measured is absent and its collector is named with the reason; it is never zero
 and never a guess. Every field says its unit in its name, and bytes are converted in one place.
@@ -8,6 +8,7 @@ from fleet.measure.facts import (
     CpuCounts,
     DomainSource,
     FilesystemFacts,
+    GpuReading,
     HugePages,
     HybridCpus,
     Machine,
@@ -15,6 +16,8 @@ from fleet.measure.facts import (
     Paths,
     Reservations,
 )
+from fleet.measure.gpu_file import DeclaredGpus, declared_gpus, read_gpu_file
+from fleet.measure.gpus import MachineGpus, shortened, this_driver
 from fleet.measure.sample import Sample, measure
 from fleet.measure.simulated import SimulatedFleet, SimulatedMachine
 from fleet.measure.simulated_node import SimulatedNode, nodes_from, read_nodes
@@ -23,12 +26,15 @@ from fleet.measure.write_probe import HealthGate, NodeHealth, ProbeResult, Write
 
 __all__ = [
     "CpuCounts",
+    "DeclaredGpus",
     "DomainSource",
     "FilesystemFacts",
+    "GpuReading",
     "HealthGate",
     "HugePages",
     "HybridCpus",
     "Machine",
+    "MachineGpus",
     "MemoryFacts",
     "NodeHealth",
     "Paths",
@@ -40,8 +46,12 @@ __all__ = [
     "SimulatedNode",
     "ThisMachine",
     "WriteProbe",
+    "declared_gpus",
     "measure",
     "nodes_from",
     "probe_write",
+    "read_gpu_file",
     "read_nodes",
+    "shortened",
+    "this_driver",
 ]

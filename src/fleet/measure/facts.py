@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Final, Protocol
 
 from fleet.model.domain import Domain
+from fleet.model.gpu_report import ReportedUnit
 
 MIB_BYTES: Final = 1024**2
 GIB_BYTES: Final = 1024**3
@@ -80,6 +81,20 @@ class Reservations:
     ram_gb: Decimal
     cpu_threads: int
     disk_gb: Decimal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuReading:
+    """Cards and slices, in the driver's order or the file's.
+
+    `left_out` names what could not be told and why. `contradictions` are the differences between what an operator
+    declares and what the driver says; None where not both spoke.
+    """
+
+    gpus: tuple[ReportedUnit, ...] = ()
+    mig_instances: tuple[ReportedUnit, ...] = ()
+    left_out: tuple[str, ...] = ()
+    contradictions: tuple[str, ...] | None = None
 
 
 class Machine(Protocol):

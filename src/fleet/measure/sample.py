@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 from fleet.measure.cpu import cpu_fields, hybrid_fields, load_fields
 from fleet.measure.disk import BusyReading, blobs_fields, busy_fields, disk_fields, disk_foreign_fields
 from fleet.measure.domains import domain_fields, max_vcpus_fields
-from fleet.measure.facts import DomainSource, Machine, Paths, Reservations
+from fleet.measure.facts import DomainSource, GpuReading, Machine, Paths, Reservations
+from fleet.measure.gpus import shortened
 from fleet.measure.memory import memory_fields
 from fleet.model.domain import sum_domains
 
@@ -21,12 +22,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What was measured, by public name, and which collectors failed and why."""
+    """What was measured, by public name, and which collectors failed and why.
+
+    `gpus` None: nobody told, or nobody was asked; what was known of GPUs before stays as it is.
+    """
 
     metrics: Mapping[str, Any]
     failed: Mapping[str, str]
     measured_monotonic: float
     busy: BusyReading | None = None
+    gpus: GpuReading | None = None
 
     def age_seconds(self, monotonic: float) -> float:
         """Seconds since measuring began, on the same clock."""
@@ -61,11 +66,13 @@ def measure(
     reservations: Reservations,
     is_hypervisor: bool = True,
     previous: Sample | None = None,
+    gpus: Callable[[], GpuReading | None] | None = None,
 ) -> Sample:
-    """Measure once. `previous` is the same node's last sample, for figures that are differences.
+    """Measure once. `previous` is the same node's last sample, for figures that are differences. `gpus` tells the
+    inventory of GPUs, None where there is nobody to tell it.
 
     The collectors, by the name that a failure carries: cpu, hybrid, load, memory, disk, blobs, disk_busy, domains,
-    max_vcpus, disk_foreign.
+    max_vcpus, disk_foreign, gpus, gpu_units (cards and slices that were left out; the others are published).
     """
     began = machine.monotonic()
     taken = _Collected(metrics={"is_hypervisor": is_hypervisor})
@@ -76,7 +83,8 @@ def measure(
     busy = _measure_disks(taken, machine, paths, reservations, previous)
     if is_hypervisor:
         _measure_domains(taken, machine, source, paths)
-    return Sample(metrics=taken.metrics, failed=taken.failed, measured_monotonic=began, busy=busy)
+    told = _measure_gpus(taken, gpus) if is_hypervisor and gpus is not None else None
+    return Sample(metrics=taken.metrics, failed=taken.failed, measured_monotonic=began, busy=busy, gpus=told)
 
 
 def _measure_disks(
@@ -92,6 +100,15 @@ def _measure_disks(
     if busy is not None:
         taken.publish("disk_busy", lambda: busy_fields(busy, previous.busy if previous else None))
     return busy
+
+
+def _measure_gpus(taken: _Collected, gpus: Callable[[], GpuReading | None]) -> GpuReading | None:
+    told = taken.ask("gpus", gpus)
+    if told is not None and told.left_out:
+        taken.failed["gpu_units"] = shortened(told.left_out)
+    if told is not None and told.contradictions is not None:
+        taken.metrics["gpu_contradictions"] = len(told.contradictions)
+    return told
 
 
 def _measure_domains(taken: _Collected, machine: Machine, source: DomainSource, paths: Paths) -> None:

@@ -108,6 +108,7 @@ class SimulatedFleet:
             paths=_PATHS,
             reservations=node.reservations,
             previous=self._previous.get(name),
+            gpus=lambda: node.gpu_inventory.reading,
         )
         self._previous[name] = taken
         return taken

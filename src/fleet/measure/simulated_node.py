@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from decimal import Decimal
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, Final
 import yaml
 
 from fleet.measure.facts import Reservations
+from fleet.measure.gpu_file import NOTHING_DECLARED, DeclaredGpus, declared_gpus
 from fleet.model.config_value import ConfigError, ConfigProblem, nearest_name, shown
 
 AMOUNT_MAX: Final = 10**12
@@ -41,6 +42,7 @@ class SimulatedNode:
     sleepy_pool: bool = False
     max_instances: int | None = None
     faults: Mapping[str, Any] = field(default_factory=dict)
+    gpu_inventory: DeclaredGpus = NOTHING_DECLARED
 
     def registration(self) -> dict[str, Any]:
         """The body that registers this node."""
@@ -48,7 +50,8 @@ class SimulatedNode:
         body |= {"labels": dict(self.labels)} if self.labels else {}
         body |= {"region": self.region} if self.region else {}
         body |= {"sleepy_pool": True} if self.sleepy_pool else {}
-        return body | ({"max_instances": self.max_instances} if self.max_instances is not None else {})
+        body |= {"max_instances": self.max_instances} if self.max_instances is not None else {}
+        return body | self.gpu_inventory.registration()
 
     @property
     def vcpus_max(self) -> int:
@@ -89,16 +92,32 @@ def nodes_from(listed: Sequence[object], *, where: str = "") -> list[SimulatedNo
         problems += found
         if found or not isinstance(entry, Mapping):
             continue
-        node = SimulatedNode(**{name: _exact(name, value) for name, value in entry.items()})
+        node = SimulatedNode(**{name: _exact(name, value, where) for name, value in entry.items()})
         if node.name in nodes:
             problems.append(ConfigProblem(key=f"{place}.name", where=where, reason=f"{shown(node.name)} stands twice"))
         nodes[node.name] = node
+    problems += _shared_gpus(nodes.values(), where)
     if problems:
         raise ConfigError(problems)
     return list(nodes.values())
 
 
+def _shared_gpus(nodes: Iterable[SimulatedNode], where: str) -> list[ConfigProblem]:
+    """A card is in one machine: its uuid on two nodes is a fault."""
+    first: dict[str, str] = {}
+    problems = []
+    for node in nodes:
+        told = node.gpu_inventory.reading
+        for one in (*told.gpus, *told.mig_instances) if told is not None else ():
+            owner = first.setdefault(one.uuid, node.name)
+            if owner != node.name:
+                reason = f"{shown(one.uuid)} is a unit of {shown(owner)} as well"
+                problems.append(ConfigProblem(key=f"{node.name}.gpu_inventory", where=where, reason=reason))
+    return problems
+
+
 _TEXTS: Final = frozenset({"name", "region", "arch"})
+_INVENTORY: Final = "gpu_inventory"
 _MAPPINGS: Final = frozenset({"labels", "faults"})
 _DECIMALS: Final = frozenset(
     {"ram_reservation_gb", "disk_reservation_gb", "base_load", "load_per_vcpu", "disk_busy_ms_per_second"}
@@ -116,11 +135,22 @@ def _problems_of(entry: object, place: str, where: str) -> list[ConfigProblem]:
         ConfigProblem(key=f"{place}.{name}", where=where, reason="missing") for name in _REQUIRED if name not in entry
     ]
     for name, value in entry.items():
+        if name == _INVENTORY:
+            problems += _inventory_problems(value, place, where)
+            continue
         accepted = _accepted(name, value) if name in known else f"a known property ({_near(str(name), known)})"
         if accepted is not None:
             reason = f"{shown(value)} is refused; accepted: {accepted}"
             problems.append(ConfigProblem(key=f"{place}.{name}", where=where, reason=reason))
     return problems
+
+
+def _inventory_problems(value: object, place: str, where: str) -> Sequence[ConfigProblem]:
+    try:
+        declared_gpus(value, where=where, place=f"{place}.{_INVENTORY}")
+    except ConfigError as refused:
+        return refused.problems
+    return ()
 
 
 def _accepted(name: str, value: object) -> str | None:
@@ -145,5 +175,7 @@ def _near(name: str, known: Sequence[str]) -> str:
     return f"did you mean {near.lower()}?" if near else ", ".join(known)
 
 
-def _exact(name: str, value: Any) -> Any:
+def _exact(name: str, value: Any, where: str) -> Any:
+    if name == _INVENTORY:
+        return declared_gpus(value, where=where)
     return Decimal(str(value)) if name in _DECIMALS else value

@@ -1,4 +1,4 @@
-"""Measuring and publishing: every 60 s, at once when the set of domains changes, and whenever the node's health turns.
+"""Measuring and publishing: every 60 s, and at once when the set of domains or of GPUs changes or the health turns.
 
 A sample carries the age of its measurement, so that the database stamps it with the time at which measuring began. A
 collector that fails is named in the sample and publishes nothing for its fields. Nodes that are not registered are
@@ -19,7 +19,18 @@ from fleet.hypervisor.contract import Hypervisor, HypervisorError
 from fleet.ledger import node_names, operations, samples
 from fleet.ledger.database import Database
 from fleet.ledger.samples import SampleIn
-from fleet.measure import Machine, Paths, ProbeResult, Reservations, Sample, SimulatedFleet, WriteProbe, measure
+from fleet.measure import (
+    Machine,
+    MachineGpus,
+    Paths,
+    ProbeResult,
+    Reservations,
+    Sample,
+    SimulatedFleet,
+    WriteProbe,
+    measure,
+    shortened,
+)
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.errors import DatabaseUnavailable, NodeNotFound
 from fleet.telemetry import get_logger
@@ -52,7 +63,7 @@ class Measurer(Protocol):
         """Measure one node now."""
 
     def fingerprint(self, name: str) -> object:
-        """What, when it changes, is worth a new sample at once: the domain set and the node's health."""
+        """What, when it changes, is worth a new sample at once: the domain set, the GPUs, the node's health."""
 
 
 class RealNode:
@@ -67,6 +78,7 @@ class RealNode:
         paths: Paths,
         reservations: Reservations,
         is_hypervisor: bool,
+        gpus: MachineGpus | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name = name
@@ -75,6 +87,9 @@ class RealNode:
         self._paths = paths
         self._reservations = reservations
         self._is_hypervisor = is_hypervisor
+        # A node that takes no instances hands over no GPUs.
+        self._gpus = gpus if is_hypervisor else None
+        self._contradictions: tuple[str, ...] = ()
         self._monotonic = monotonic
         # One path given for both is probed once.
         self._probes = [WriteProbe(path) for path in dict.fromkeys((paths.instances, paths.blobs))]
@@ -97,7 +112,9 @@ class RealNode:
             reservations=self._reservations,
             is_hypervisor=self._is_hypervisor,
             previous=self._previous,
+            gpus=None if self._gpus is None else self._gpus.read,
         )
+        self._log_contradictions(self._previous)
         bad = {result.path: result.reason for result in self._results if not result.good}
         return Measured(self._previous, healthy=not bad, health_detail=bad)
 
@@ -105,7 +122,8 @@ class RealNode:
         self._probe_if_due()
         bad = frozenset(result.path for result in self._results if not result.good)
         # While something is wrong every round counts: three good ones bring the node back.
-        return (self._domain_set(), bad, self._rounds if bad or self._recovering else 0)
+        units = None if self._gpus is None else self._gpus.units()
+        return (self._domain_set(), units, bad, self._rounds if bad or self._recovering else 0)
 
     @property
     def _recovering(self) -> bool:
@@ -121,6 +139,15 @@ class RealNode:
             if not result.good:
                 self._bad_round = self._rounds
                 _log.error("write_probe.failed", node=self._name, path=result.path, reason=result.reason)
+
+    def _log_contradictions(self, sample: Sample) -> None:
+        """Say what the operator's file and the driver tell differently, once a change."""
+        if sample.gpus is None or sample.gpus.contradictions is None:
+            return
+        if sample.gpus.contradictions != self._contradictions:
+            self._contradictions = sample.gpus.contradictions
+            told = shortened(self._contradictions) or "none any more"
+            _log.warning("gpus.contradicted", node=self._name, reason=told, holds="what the file declares")
 
     def _domain_set(self) -> frozenset[str] | None:
         if not self._is_hypervisor:
@@ -269,4 +296,6 @@ class Resources:
             failed=failed,
             healthy=measured.healthy,
             health_detail=measured.health_detail or {},
+            gpus=None if sample.gpus is None else sample.gpus.gpus,
+            mig_instances=None if sample.gpus is None else sample.gpus.mig_instances,
         )
