@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from fleet.model.request import PlacementRequest, parse_placement_request
+from fleet.model.request import Placement, PlacementRequest, Reason, parse_placement_request
 from fleet.placement.example import a_document, a_node
 
 # Derandomised: the same tree always runs the same examples; a failure here is a failure everywhere.
@@ -17,6 +17,7 @@ LAWS = settings(
 )
 
 NAMES = [f"n{i}" for i in range(6)]
+INSTANCES = ("i1", "i2", "i3", "i4")
 # Small numbers meet each other at the edges far more often than large ones do.
 SMALL = st.integers(0, 12)
 MEMORY = st.sampled_from([0, 1, 512, 1024, 2048, 4096, 8192])
@@ -57,17 +58,81 @@ CAPACITY: Mapping[str, st.SearchStrategy[Any]] = {
     "pending_disk_gb": st.sampled_from([0, 0, 1]),
 }
 
+A100, H100, T4 = "NVIDIA A100-SXM4-40GB", "NVIDIA H100-SXM5-80GB", "Tesla T4"
+
+
+def cards(*models: str, bound: int = 0, **changes: Any) -> list[dict[str, Any]]:
+    """Cards by uuid, of which the first few are bound."""
+    return [
+        {"uuid": f"GPU-{at}", "model": model, "mig_capable": model in {A100, H100}, **changes}
+        | ({"bound_to": "i9"} if at < bound else {})
+        for at, model in enumerate(models)
+    ]
+
+
+def slices(*profiles: str, bound: int = 0, **changes: Any) -> list[dict[str, Any]]:
+    """MIG instances by uuid, of which the first few are bound."""
+    return [
+        {"uuid": f"MIG-{at}", "profile": profile, **changes} | ({"bound_to": "i9"} if at < bound else {})
+        for at, profile in enumerate(profiles)
+    ]
+
+
+# Each form of matching, in several states; every other node has no GPUs.
+INVENTORIES: list[dict[str, Any]] = [
+    *[{}] * 10,
+    {"gpu_count": 2, "gpu_kind": "a100"},
+    {"gpu_count": 2, "gpu_count_used": 1, "gpu_kind": "a100"},
+    {"gpu_count": 1},
+    {"gpus": cards(A100, A100, bound=1)},
+    {"gpus": cards(A100, H100)},
+    {"gpus": cards("", T4), "gpu_kind": "a100"},
+    {"gpus": cards(A100, A100, mig_mode=True), "mig_instances": slices("1g.10gb", "2g.20gb", parent_gpu_uuid="GPU-1")},
+    {"gpus": [{"uuid": ""}, {"uuid": "GPU-1", "model": A100, "missing": True}]},
+    {"mig_instances": slices("1g.10gb", "1g.10gb", bound=1, kind="a100")},
+    {"mig_profiles": {"1g.10gb": 2}, "mig_profiles_used": {"1g.10gb": 1}, "gpu_kind": "a100"},
+    {"mig_profiles": {"1g.10gb": 4}, "gpus": cards(T4), "gpu_kind": "a100"},
+]
+LABELS: list[dict[str, str]] = [
+    {},
+    {"rack": "a"},
+    {"rack": "b"},
+    {"rack": "a", "disk": "nvme"},
+    {"rack": "b", "disk": "nvme"},
+    {"rack": "b", "disk": "hdd"},
+    {"disk": "nvme"},
+]
+DECLARED: Mapping[str, st.SearchStrategy[Any]] = {
+    "labels": st.sampled_from(LABELS),
+    "region": st.sampled_from(["", "eu", "eu", "us"]),
+    "arch": st.sampled_from(["", "amd64", "x86_64", "arm64"]),
+    "backend": st.sampled_from(["", "qemu", "libvirt", "simulated", "firecracker"]),
+    "sleepy_pool": st.sampled_from([False, False, True]),
+}
+TAGS: list[dict[str, str]] = [
+    {},
+    {"role": "db"},
+    {"role": "web"},
+    {"role": "db", "env": "prod"},
+    {"env": "prod"},
+    {"role": "", "web": ""},
+]
+
 
 @st.composite
 def nodes(draw: st.DrawFn, name: str) -> dict[str, Any]:
-    """A node in any state, with any of its figures missing."""
-    node = a_node(
-        name=name,
-        node_id=NAMES.index(name) + 1,
-        state=draw(st.sampled_from(["active"] * 8 + ["created", "missing", "error", "deleted"])),
-        scheduling=draw(st.sampled_from(["enabled"] * 6 + ["cordoned", "draining"])),
-        sample_age_seconds=draw(st.sampled_from([12, 12, 12, 119.5, 120, 500, None])),
-    )
+    """Most nodes have room for most requests; the others are in any state, with any figure missing."""
+    declared = {trait: draw(values) for trait, values in DECLARED.items()} | draw(st.sampled_from(INVENTORIES))
+    node = a_node(name=name, node_id=NAMES.index(name) + 1, **declared)
+    if draw(st.sampled_from([True, True, False])):
+        node["capacity"] |= {"used_cpus": draw(st.sampled_from([2, 12, 20, 38])), "used_memory_mb": draw(MEMORY)}
+        node["metrics"] |= {"cpu_load_1": draw(st.sampled_from([0.5, 7.5])), "memory_available": 4096 + draw(MEMORY)}
+        return node
+    node |= {
+        "state": draw(st.sampled_from(["active"] * 8 + ["created", "missing", "error", "deleted"])),
+        "scheduling": draw(st.sampled_from(["enabled"] * 6 + ["cordoned", "draining"])),
+        "sample_age_seconds": draw(st.sampled_from([12, 12, 12, 119.5, 120, 500, None])),
+    }
     metrics = {metric: draw(values) for metric, values in METRICS.items()}
     node["metrics"] = {metric: value for metric, value in metrics.items() if value is not None}
     shape = draw(st.sampled_from(["row"] * 6 + ["partial", "absent", "null"]))
@@ -85,6 +150,10 @@ def instances(draw: st.DrawFn, uuid: str) -> dict[str, Any]:
     """An instance that may be anywhere, moving, a draft or grown."""
     form = {
         "uuid": uuid,
+        "namespace": draw(st.sampled_from(["", "", "other"])),
+        "tags": draw(st.sampled_from(TAGS)),
+        "terminating": draw(st.sampled_from([False, False, False, True])),
+        "sleepy": draw(st.booleans()),
         "node": draw(st.sampled_from([*NAMES, None])),
         "incoming_node": draw(st.sampled_from([None, None, *NAMES])),
         "cpus": draw(st.integers(1, 4)),
@@ -107,24 +176,82 @@ CONFIGS = st.fixed_dictionaries(
         "INSTANCE_OVERHEAD_MB": st.sampled_from([0, 64]),
         "SCHEDULER_TARGET_LOAD": st.sampled_from([-1, 0, 0.75, 2]),
         "NODE_METRICS_MAX_AGE_SECONDS": st.sampled_from([60, 120]),
+        "DEDICATED_SLEEPY_NODES": st.booleans(),
+        "AFFINITY_MATCHING": st.sampled_from(["enforced", "preferred"]),
     },
 )
 
 
 @st.composite
 def documents(draw: st.DrawFn) -> dict[str, Any]:
-    """A snapshot document of up to six nodes with two instances."""
-    names = draw(st.permutations(NAMES))[: draw(st.integers(0, len(NAMES)))]
+    """A snapshot document of up to six nodes with four instances."""
+    names = draw(st.permutations(NAMES))[: draw(st.sampled_from([5, 4, 3, 6, 2, 1, 0]))]
     return a_document(
         *[draw(nodes(name)) for name in names],
         config=draw(CONFIGS),
-        instances=[draw(instances(uuid)) for uuid in ("i1", "i2")],
+        instances=[draw(instances(uuid)) for uuid in INSTANCES],
     )
 
 
+def _rules_about(resource: str, tags: list[dict[str, str]], within: list[str | None]) -> list[dict[str, Any]]:
+    return [
+        {"resource": resource, "operator": operator, "tags": pairs} | ({"within": key} if key else {})
+        for operator in ("has", "has_not")
+        for pairs in tags
+        for key in within
+    ]
+
+
+LEAVES = [
+    *_rules_about("metal_server", [one for one in LABELS if one], [None]),
+    *_rules_about("virtual_machine", [one for one in TAGS if one], [None, "rack", "zone"]),
+]
+
+
 @st.composite
-def requests(draw: st.DrawFn) -> PlacementRequest:
-    """A request for any reason; those that start from an instance name one that every document holds."""
+def rule_trees(draw: st.DrawFn, depth: int = 2) -> dict[str, Any]:
+    """A rule, or a group of up to three."""
+    if depth == 0 or draw(st.integers(0, 2)):
+        return draw(st.sampled_from(LEAVES))
+    inner = [draw(rule_trees(depth - 1)) for _ in range(draw(st.integers(1, 3)))]
+    return {draw(st.sampled_from(["any_of", "all_of"])): inner}
+
+
+ENTRIES = st.lists(st.sampled_from(["role", "role=db", "role=web", "env=prod", "web", "ghost"]), max_size=2)
+AFFINITIES = st.one_of(
+    st.fixed_dictionaries({}, optional={f"{word}_tag": ENTRIES for word in ("require_with", "require_without")}),
+    st.fixed_dictionaries({}, optional={f"{word}_tag": ENTRIES for word in ("prefer_with", "prefer_without")}),
+    st.sampled_from([{"role=db": 5}, {"web": -1, "role": 1}]),
+)
+GPU_ASKS: list[dict[str, Any]] = [
+    {"gpus": 1},
+    {"gpus": 2, "gpu_kind": "a100"},
+    {"gpus": 1, "gpu_kind": "A100"},
+    {"gpus": 1, "gpu_kind": "h100"},
+    {"gpus": 1, "gpu_profile": "1g.10gb"},
+    {"gpus": 2, "gpu_kind": "a100", "gpu_profile": "1g.10gb"},
+    {"gpus": 0, "gpu_kind": "h100"},
+]
+# Each is asked for now and then, so that most requests still find a node.
+WISHES: Mapping[str, st.SearchStrategy[Any]] = {
+    "placement_rules": st.lists(rule_trees(), min_size=1, max_size=2),
+    "affinity": AFFINITIES,
+    "placement": st.one_of(
+        st.sampled_from(LABELS[1:]).map(lambda labels: {"labels": labels}),
+        st.sampled_from(LABELS[1:]).map(lambda labels: {"labels": labels}),
+        st.sampled_from(NAMES).map(lambda name: {"node": name}),
+    ),
+    "region": st.sampled_from(["eu", "us"]),
+    "arch": st.sampled_from(["amd64", "arm64", "aarch64"]),
+    "gpu": st.sampled_from(GPU_ASKS),
+    "sleep_after_idle_seconds": st.sampled_from([600]),
+    "namespace": st.sampled_from(["other"]),
+}
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> dict[str, Any]:
+    """The body of a request for any reason; those that start from an instance name one that every document holds."""
     reason = draw(st.sampled_from(["create"] * 3 + ["resize", "migrate", "evacuate"]))
     body: dict[str, Any] = {
         "cpus": draw(st.integers(1, 8)),
@@ -133,9 +260,34 @@ def requests(draw: st.DrawFn) -> PlacementRequest:
         "reason": reason,
         "instance": draw(st.sampled_from([None, "i1"])) if reason == "create" else "i1",
     }
-    if draw(st.integers(0, 3)) == 0:
+    if draw(st.sampled_from([False] * 7 + [True])):
         body["destinations"] = draw(st.lists(st.sampled_from(NAMES), max_size=4))
-    return parse_placement_request(body)
+    few = draw(st.sampled_from([1, 1, 2, 0]))
+    for wish in draw(st.lists(st.sampled_from(sorted(WISHES)), min_size=few, max_size=few, unique=True)):
+        found = draw(WISHES[wish])
+        body |= found if wish == "gpu" else {wish: found}
+    return body
+
+
+def requests() -> st.SearchStrategy[PlacementRequest]:
+    """A request for any reason, with any wish."""
+    return bodies().map(parse_placement_request)
+
+
+PLAIN: Mapping[str, Any] = {
+    "placement": Placement(),
+    "placement_rules": (),
+    "affinity": None,
+    "region": "",
+    "arch": "",
+    "gpus": 0,
+    "gpu_kind": "",
+    "gpu_profile": "",
+    "sleep_after_idle_seconds": 0,
+}
+"""What a request holds that has no wish."""
+
+CREATE: Mapping[str, Any] = {"reason": Reason.CREATE, "instance": None, "destinations": None}
 
 
 SEEDS = st.integers(0, 2**63 - 1)

@@ -7,18 +7,50 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from fleet.model.cluster_config import ClusterConfig
 from fleet.model.decision import Decision
+from fleet.model.node import CapacityRow, NodeRecord
 from fleet.model.request import PlacementRequest, Reason
+from fleet.model.resources import Amounts, Limits
+from fleet.placement.document import read_instance
+from fleet.placement.example import a_node
+from fleet.placement.gpus import inventory_of
 from fleet.placement.pipeline import decide
 from fleet.placement.record import decode, decode_decision, encode_base, encode_changes, encode_decision
 from fleet.placement.snapshot import Snapshot
-from tests.property.fleets import CAPACITY, LAWS, METRICS, SEEDS, documents, nodes, orders, requests, shuffled
+from tests.property.fleets import (
+    CAPACITY,
+    CREATE,
+    DECLARED,
+    INSTANCES,
+    INVENTORIES,
+    LAWS,
+    METRICS,
+    NAMES,
+    PLAIN,
+    SEEDS,
+    documents,
+    instances,
+    nodes,
+    orders,
+    requests,
+    shuffled,
+)
 
-CAPACITY_STAGES = {"sufficient_idle_cpu", "sufficient_idle_memory", "sufficient_free_disk", "instance_slots"}
+CAPACITY_STAGES = {"sufficient_idle_cpu", "sufficient_idle_memory", "sufficient_free_disk", "instance_slots", "gpu"}
 
 
 def dropped_once(decision: Decision) -> list[str]:
     return [name for stage in decision.stages for name in stage.dropped]
+
+
+def first_failures(decision: Decision) -> dict[str, tuple[str, str]]:
+    """The first stage that drops each node, and the reason it gives."""
+    found: dict[str, tuple[str, str]] = {}
+    for stage in decision.stages:
+        for name, told in stage.dropped.items():
+            found.setdefault(name, (stage.name, told["reason"]))
+    return found
 
 
 @LAWS
@@ -58,6 +90,41 @@ def test_the_order_of_the_nodes_decides_nothing(
 
 
 @LAWS
+@given(document=documents(), request=requests(), seed=SEEDS, data=st.data())
+def test_the_order_of_the_instances_decides_nothing(
+    document: dict[str, Any], request: PlacementRequest, seed: int, data: st.DataObject
+) -> None:
+    other = {**document, "instances": data.draw(st.permutations(document["instances"]))}
+
+    one, two = (decide(request, Snapshot.from_json(each), seed, explain=True).as_dict() for each in (document, other))
+
+    assert one == two
+
+
+@LAWS
+@given(document=documents(), request=requests(), before=requests(), seed=SEEDS, other_seed=SEEDS)
+def test_a_decision_is_of_its_request_snapshot_and_seed_alone(
+    document: dict[str, Any], request: PlacementRequest, before: PlacementRequest, seed: int, other_seed: int
+) -> None:
+    """What was decided before on the same view leaves no trace, and the seed orders only."""
+    used = Snapshot.from_json(document)
+    decide(before, used, other_seed, explain=True)
+
+    one = decide(request, used, seed)
+    other = decide(request, Snapshot.from_json(document), seed)
+    elsewhere = decide(request, used, other_seed)
+
+    assert one.as_dict() == other.as_dict()
+    assert (one.code, one.stage, one.transient, one.counts) == (
+        elsewhere.code,
+        elsewhere.stage,
+        elsewhere.transient,
+        elsewhere.counts,
+    )
+    assert set(one.ranked) == set(elsewhere.ranked)
+
+
+@LAWS
 @given(document=documents(), request=requests(), seed=SEEDS)
 def test_a_decision_survives_json_and_its_snapshot_too(
     document: dict[str, Any], request: PlacementRequest, seed: int
@@ -84,6 +151,12 @@ def test_a_decision_replays_from_its_stored_base_and_changes(
         at = np.array([snapshot.index_of(name)])
         snapshot._replace_counters(at, other.ledger)
         snapshot._replace_samples(at, other.sample.matrix)
+        snapshot.update_gpus({snapshot.node_id(int(at[0])): other.gpus.inventory(0)})
+    for uuid in data.draw(st.sets(st.sampled_from(INSTANCES), max_size=2)):
+        snapshot.put_instance(read_instance(data.draw(instances(uuid))))
+    # The first one is kept: the request may start from it.
+    for uuid in data.draw(st.sets(st.sampled_from(INSTANCES[1:]), max_size=1)):
+        snapshot.forget_instance(uuid)
     snapshot.now_us += data.draw(st.integers(0, 100_000_000))
 
     decision = decide(request, snapshot, seed)
@@ -102,6 +175,7 @@ def test_an_explanation_changes_no_answer(document: dict[str, Any], request: Pla
 
     plain, explained = decide(request, snapshot, seed), decide(request, snapshot, seed, explain=True)
 
+    assert first_failures(plain).items() <= first_failures(explained).items()
     assert plain.ranked == explained.ranked
     assert (plain.code, plain.stage, plain.transient, plain.counts, plain.summary) == (
         explained.code,
@@ -151,7 +225,8 @@ def granted(document: dict[str, Any], node: dict[str, Any], request: PlacementRe
 def sized_documents(draw: st.DrawFn) -> dict[str, Any]:
     """A document whose every node has a whole ledger row, and where nothing else of the node stands in the way."""
     document = draw(documents())
-    document["config"].pop("ADMIT_UNSIZED_NODES", None)
+    for setting in ("ADMIT_UNSIZED_NODES", "DEDICATED_SLEEPY_NODES"):
+        document["config"].pop(setting, None)
     for node in document["nodes"]:
         node["capacity"] = {name: draw(values) for name, values in CAPACITY.items()}
     return document
@@ -171,7 +246,7 @@ def quietened(document: dict[str, Any]) -> dict[str, Any]:
 def test_on_a_quiet_ledger_the_filters_admit_exactly_what_the_guard_grants(
     document: dict[str, Any], request: PlacementRequest, seed: int
 ) -> None:
-    create = request.model_copy(update={"reason": Reason.CREATE, "instance": None, "destinations": None})
+    create = request.model_copy(update={**PLAIN, **CREATE})
 
     decision = decide(create, Snapshot.from_json(quietened(document)), seed)
 
@@ -183,7 +258,7 @@ def test_on_a_quiet_ledger_the_filters_admit_exactly_what_the_guard_grants(
 def test_measured_figures_may_only_refuse_more_than_the_guard(
     document: dict[str, Any], request: PlacementRequest, seed: int
 ) -> None:
-    create = request.model_copy(update={"reason": Reason.CREATE, "instance": None, "destinations": None})
+    create = request.model_copy(update={**PLAIN, **CREATE})
 
     decision = decide(create, Snapshot.from_json(document), seed)
 
@@ -238,25 +313,38 @@ def test_row_by_row_ends_where_reading_everything_ends(document: dict[str, Any],
     assert set(differing) <= set(snapshot.rows_changed_since(version).tolist())
 
 
-NEEDED = (
-    "is_hypervisor",
-    "cpu_max_per_instance",
-    "cpu_total_instance_vcpus",
-    "memory_total_instance_actual",
-    "memory_available",
-    "disk_free_gb",
-)
+@st.composite
+def records(draw: st.DrawFn) -> NodeRecord:
+    """A roomy node, declared in any way."""
+    name = draw(st.sampled_from(NAMES))
+    return NodeRecord(
+        name,
+        node_id=NAMES.index(name) + 1 + draw(st.sampled_from([0, 0, len(NAMES)])),
+        sample_at_us=1_000_000,
+        metrics=a_node()["metrics"],
+        capacity=CapacityRow(Limits(42, 192512, 980, None), Amounts()),
+        gpu=inventory_of(draw(st.sampled_from(INVENTORIES))),
+        **{trait: draw(values) for trait, values in DECLARED.items()},
+    )
 
 
 @LAWS
-@given(document=documents(), request=requests(), seed=SEEDS, figure=st.sampled_from(NEEDED))
-def test_a_figure_that_goes_missing_never_makes_room(
-    document: dict[str, Any], request: PlacementRequest, seed: int, figure: str
+@given(changes=st.lists(st.one_of(records(), records(), st.sampled_from(NAMES)), max_size=8), request=requests())
+def test_a_fleet_that_was_declared_anew_is_the_fleet_of_its_last_records(
+    changes: list[NodeRecord | str], request: PlacementRequest
 ) -> None:
-    known = decide(request, Snapshot.from_json(document), seed)
-    for node in document["nodes"]:
-        node["metrics"].pop(figure, None)
+    create = request.model_copy(update=CREATE)
+    snapshot, last = Snapshot.from_records([], ClusterConfig(), 2_000_000), dict[str, NodeRecord]()
+    for change in changes:
+        if isinstance(change, NodeRecord):
+            snapshot.update_record(change)
+            last[change.name] = change
+        elif change in last:
+            snapshot.remove(last.pop(change).node_id)
+        # Deciding fills what is remembered, which the next change must not leave stale.
+        decide(create, snapshot, 0)
+    whole = Snapshot.from_records([last[snapshot.name(at)] for at in range(len(snapshot))], snapshot.config, 2_000_000)
 
-    unknown = decide(request, Snapshot.from_json(document), seed)
-
-    assert set(unknown.ranked) <= set(known.ranked)
+    assert snapshot.to_json() == whole.to_json()
+    assert decide(create, snapshot, 0).as_dict() == decide(create, whole, 0).as_dict()
+    assert [snapshot.index_of_id(one.node_id) for one in last.values()] == [snapshot.index_of(name) for name in last]

@@ -1,0 +1,259 @@
+"""What holds for rules about neighbours, against a plain reading of them: node by node, instance by instance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.model.affinity import AffinitySpec, TagMatch
+from fleet.model.request import PlacementRequest
+from fleet.model.rules import AnyOf, Node, Operator, Resource, Rule, leaves, parse_rules
+from fleet.placement import neighbours
+from fleet.placement.ask import Ask
+from fleet.placement.document import read_instance
+from fleet.placement.frame import Frame
+from fleet.placement.instances import InstanceRecord
+from fleet.placement.neighbours import InstanceIndex
+from fleet.placement.pipeline import decide
+from fleet.placement.rules.ground import FrameGround
+from fleet.placement.rules.judge import satisfied
+from fleet.placement.snapshot import Snapshot
+from fleet.placement.stages import affinity, affinity_constraints, placement_rules
+from tests.property.fleets import (
+    INSTANCES,
+    LAWS,
+    LEAVES,
+    NAMES,
+    SEEDS,
+    TAGS,
+    documents,
+    instances,
+    requests,
+    rule_trees,
+)
+
+Form = Mapping[str, Any]
+
+
+def neighbours_on(document: Form, node: str, request: PlacementRequest) -> Iterator[Form]:
+    """The instances that count on a node, as the documents say it."""
+    for one in document["instances"]:
+        here = node in {one["node"], one["incoming_node"]}
+        mine = one["namespace"] == (request.namespace or "") and one["uuid"] != request.instance
+        if here and mine and not one["terminating"]:
+            yield one
+
+
+def carries(tags: Form, pairs: Form) -> bool:
+    return all(tags.get(key) == value for key, value in pairs.items())
+
+
+def holds(rule: Node, document: Form, node: Form, request: PlacementRequest) -> bool:
+    if not isinstance(rule, Rule):
+        verdicts = [holds(inner, document, node, request) for inner in rule.nodes]
+        return any(verdicts) if isinstance(rule, AnyOf) else all(verdicts)
+    if rule.resource is Resource.METAL_SERVER:
+        return carries(node["labels"], rule.tags) is (rule.operator is Operator.HAS)
+    group = [node]
+    if rule.within is not None:
+        if rule.within not in node["labels"]:
+            return False
+        value = node["labels"][rule.within]
+        group = [other for other in document["nodes"] if other["labels"].get(rule.within) == value]
+    there = [one for other in group for one in neighbours_on(document, other["name"], request)]
+    return any(carries(one["tags"], rule.tags) for one in there) is (rule.operator is Operator.HAS)
+
+
+def seen_by(request: PlacementRequest, frame: Frame) -> FrameGround:
+    return FrameGround(frame, request.namespace or "", request.instance)
+
+
+def verdict(nodes: Sequence[Node], ground: FrameGround) -> list[bool]:
+    found = satisfied(nodes, ground)
+    assert found is not None
+    return [bool(one) for one in found]
+
+
+def kept(stage: Any, request: PlacementRequest, frame: Frame) -> list[bool] | None:
+    drops = stage.drops(Ask.of(request, frame), frame)
+    return None if drops is None else [not any(mask[at] for _, mask in drops) for at in range(len(frame))]
+
+
+@LAWS
+@given(document=documents(), request=requests(), trees=st.lists(rule_trees(), min_size=1, max_size=3))
+def test_rules_mean_what_a_plain_reading_of_them_says(
+    document: dict[str, Any], request: PlacementRequest, trees: list[Any]
+) -> None:
+    rules = parse_rules(trees)
+    asked = request.model_copy(update={"placement_rules": rules})
+
+    found = kept(placement_rules, asked, Snapshot.from_json(document).frame)
+
+    assert found == [all(holds(rule, document, node, asked) for rule in rules) for node in document["nodes"]]
+
+
+ENTRIES = st.sampled_from([TagMatch.of(text) for text in ("role", "role=db", "web", "env=prod", "ghost")])
+
+
+@LAWS
+@given(document=documents(), request=requests(), entries=st.lists(ENTRIES, min_size=4, max_size=4))
+def test_tag_affinity_means_what_a_plain_reading_of_it_says(
+    document: dict[str, Any], request: PlacementRequest, entries: list[TagMatch]
+) -> None:
+    require_with, require_without, prefer_with, prefer_without = ((entry,) for entry in entries)
+    spec = AffinitySpec(require_with, require_without, prefer_with, prefer_without)
+    asked = request.model_copy(update={"affinity": spec, "metadata": None})
+    frame = Snapshot.from_json(document).frame
+    there = [[one["tags"] for one in neighbours_on(document, node["name"], asked)] for node in document["nodes"]]
+
+    def matching(entry: TagMatch) -> list[int]:
+        return [sum(entry.matches(tags) for tags in around) for around in there]
+
+    require, forbid, prefer, shun = (matching(entry) for entry in entries)
+    scores = affinity.score(Ask.of(asked, frame), frame)
+
+    assert kept(affinity_constraints, asked, frame) == [
+        bool(has) and not lacks for has, lacks in zip(require, forbid, strict=True)
+    ]
+    assert scores is not None
+    assert scores.tolist() == [likes - dislikes for likes, dislikes in zip(prefer, shun, strict=True)]
+
+
+@LAWS
+@given(document=documents(), request=requests(), trees=st.lists(rule_trees(), min_size=2, max_size=3))
+def test_groups_obey_the_laws_of_and_and_or(
+    document: dict[str, Any], request: PlacementRequest, trees: list[Any]
+) -> None:
+    ground = seen_by(request, Snapshot.from_json(document).frame)
+    first, *others = parse_rules(trees)
+
+    def of(form: Any) -> list[bool]:
+        return verdict(parse_rules([form]), ground)
+
+    assert verdict((first,), ground) == of({"any_of": [trees[0]]}) == of({"all_of": [trees[0]]})
+    assert of({"all_of": trees}) == verdict((first, *others), ground) == verdict((*others, first, first), ground)
+    assert of({"any_of": trees}) == of({"any_of": trees[::-1]})
+    # a and (b or c) is (a and b) or (a and c)
+    spread = [{"all_of": [trees[0], other]} for other in trees[1:]]
+    assert of({"all_of": [trees[0], {"any_of": trees[1:]}]}) == of({"any_of": spread})
+
+
+def opposite(form: dict[str, Any]) -> dict[str, Any]:
+    """The tree that says no, after De Morgan."""
+    for word, other in (("any_of", "all_of"), ("all_of", "any_of")):
+        if word in form:
+            return {other: [opposite(inner) for inner in form[word]]}
+    return {**form, "operator": "has_not" if form["operator"] == "has" else "has"}
+
+
+@LAWS
+@given(document=documents(), request=requests(), tree=rule_trees())
+def test_a_tree_and_its_opposite_part_the_nodes(
+    document: dict[str, Any], request: PlacementRequest, tree: dict[str, Any]
+) -> None:
+    frame = Snapshot.from_json(document).frame
+    ground = seen_by(request, frame)
+    (rule,), (other,) = parse_rules([tree]), parse_rules([opposite(tree)])
+    keys = {leaf.within for leaf in leaves((rule,)) if leaf.within is not None}
+    # A node without the label of a `within` satisfies neither operator.
+    whole = [keys <= traits.labels.keys() for traits in frame.roster.traits]
+
+    one, two = verdict((rule,), ground), verdict((other,), ground)
+
+    assert [a != b for a, b, known in zip(one, two, whole, strict=True) if known] == [True] * sum(whole)
+
+
+@LAWS
+@given(document=documents(), request=requests(), leaf=st.sampled_from([one for one in LEAVES if "within" in one]))
+def test_a_node_without_the_label_is_in_no_group(
+    document: dict[str, Any], request: PlacementRequest, leaf: dict[str, Any]
+) -> None:
+    frame = Snapshot.from_json(document).frame
+    ground = seen_by(request, frame)
+
+    for operator in ("has", "has_not"):
+        found = verdict(parse_rules([{**leaf, "operator": operator}]), ground)
+        assert not any(found[at] for at, one in enumerate(frame.roster.traits) if leaf["within"] not in one.labels)
+
+
+@LAWS
+@given(document=documents(), request=requests(), seed=SEEDS, data=st.data())
+def test_who_does_not_count_as_a_neighbour_changes_nothing_by_its_tags(
+    document: dict[str, Any], request: PlacementRequest, seed: int, data: st.DataObject
+) -> None:
+    """Another namespace's, one that is being terminated, and the instance itself."""
+
+    def counts(one: Form) -> bool:
+        mine = one["namespace"] == (request.namespace or "") and one["uuid"] != request.instance
+        return mine and not one["terminating"]
+
+    retagged = [
+        one if counts(one) else {**one, "tags": data.draw(st.sampled_from(TAGS))} for one in document["instances"]
+    ]
+
+    plain = decide(request, Snapshot.from_json(document), seed, explain=True)
+    other = decide(request, Snapshot.from_json({**document, "instances": retagged}), seed, explain=True)
+
+    assert plain.as_dict() == other.as_dict()
+
+
+@LAWS
+@given(document=documents(), tags=st.sampled_from([one for one in TAGS if one]))
+def test_a_moving_instance_counts_on_both_of_its_nodes(document: dict[str, Any], tags: dict[str, str]) -> None:
+    one = {**document["instances"][0], "namespace": "", "terminating": False, "tags": tags}
+    frame = Snapshot.from_json({**document, "instances": [one]}).frame
+
+    found = verdict(parse_rules([{**LEAVES[-1], "operator": "has", "tags": tags, "within": None}]), ground_of(frame))
+
+    assert found == [name in {one["node"], one["incoming_node"]} for name in frame.roster.names]
+
+
+def ground_of(frame: Frame) -> FrameGround:
+    return FrameGround(frame, "", None)
+
+
+# --- the index ------------------------------------------------------------------------------------------------------
+
+
+def a_change() -> st.SearchStrategy[tuple[str, InstanceRecord | None]]:
+    def known(uuid: str) -> st.SearchStrategy[tuple[str, InstanceRecord | None]]:
+        put = instances(uuid).map(lambda form: (uuid, read_instance(form)))
+        return st.one_of(put, put, put, st.just((uuid, None)))
+
+    return st.sampled_from([*INSTANCES, "i5", "i6"]).flatmap(known)
+
+
+@LAWS
+@given(changes=st.lists(a_change(), max_size=12), asked=st.sampled_from([one for one in TAGS if one]))
+def test_an_index_that_followed_changes_is_the_index_of_what_is_left(
+    changes: list[tuple[str, InstanceRecord | None]], asked: dict[str, str]
+) -> None:
+    places = {name: at for at, name in enumerate(NAMES)}
+    index, expected = InstanceIndex(), dict[str, InstanceRecord]()
+    with patch.object(neighbours, "RECENT_MAX", 2):
+        for uuid, one in changes:
+            former, before = index, sorted(index)
+            index = index.without(uuid) if one is None else index.put(one)
+            expected = {key: item for key, item in expected.items() if key != uuid}
+            expected |= {} if one is None else {uuid: one}
+            # Asking fills what is remembered, which the next change must not leave stale.
+            index.carrying("", asked).places(places)
+            assert sorted(former) == before
+
+    whole = InstanceIndex(expected.values())
+    assert dict(index) == expected
+    assert len(index) == len(expected)
+    for exclude in (None, "i1", "nobody"):
+        for namespace in ("", "other"):
+            pairs = [(each.tagged(namespace, "role", exclude), each.carrying(namespace, asked, exclude))
+                     for each in (index, whole)]  # fmt: skip
+            for one_group, other_group in zip(*pairs, strict=True):
+                assert {one.uuid for one in one_group} == {one.uuid for one in other_group}
+                assert len(one_group) == len(other_group) == len(list(one_group))
+                assert np.array_equal(one_group.places(places), other_group.places(places))
+                assert "i1" not in {one.uuid for one in one_group} or exclude != "i1"
