@@ -181,7 +181,7 @@ def test_a_base_of_another_version_is_read_by_column_name() -> None:
     snapshot = a_fleet(3)
     data = encode_base(snapshot)
 
-    described = record._Source(record.BASE, data)
+    described = record.Source(record.BASE, data)
     described.header["ledger"][0][0] = "limit_of_the_future"
     described.column(described.header["node_ids"])
     matrix = record._matrix(described, described.header["ledger"], LEDGER)
