@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -102,13 +103,21 @@ LABELS: list[dict[str, str]] = [
     {"rack": "b", "disk": "hdd"},
     {"disk": "nvme"},
 ]
-DECLARED: Mapping[str, st.SearchStrategy[Any]] = {
-    "labels": st.sampled_from(LABELS),
-    "region": st.sampled_from(["", "eu", "eu", "us"]),
-    "arch": st.sampled_from(["", "amd64", "x86_64", "arm64"]),
-    "backend": st.sampled_from(["", "qemu", "libvirt", "simulated", "firecracker"]),
-    "sleepy_pool": st.sampled_from([False, False, True]),
-}
+
+
+def combined(**values: Sequence[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Every combination of values, for one draw: many small draws are what makes a law slow."""
+    names = tuple(values)
+    return st.sampled_from(list(product(*values.values()))).map(lambda found: dict(zip(names, found, strict=True)))
+
+
+DECLARED = combined(
+    labels=LABELS,
+    region=["", "eu", "eu", "us"],
+    arch=["", "amd64", "x86_64", "arm64"],
+    backend=["", "qemu", "libvirt", "simulated", "firecracker"],
+    sleepy_pool=[False, False, True],
+)
 TAGS: list[dict[str, str]] = [
     {},
     {"role": "db"},
@@ -119,14 +128,30 @@ TAGS: list[dict[str, str]] = [
 ]
 
 
+IN_USE = combined(used_cpus=[2, 12, 20, 38], used_memory_mb=[0, 512, 4096, 8192])
+LOADED = combined(cpu_load_1=[0.5, 7.5], memory_available=[4096, 4608, 8192, 12288])
+HELD = combined(
+    cpus=[1, 2, 3, 4],
+    memory_mb=[512, 1024, 2048],
+    disk_gb=[0, 1, 4],
+    draft=[False, True],
+    charge_age_seconds=[None, 0, 12, 12.5, 1000],
+    grown_memory_mb=[0, 0, 256],
+)
+KNOWN_AS = combined(
+    namespace=["", "", "other"], tags=TAGS, terminating=[False, False, False, True], sleepy=[False, True]
+)
+WHERE = combined(node=[*NAMES, None], incoming_node=[None, None, *NAMES])
+
+
 @st.composite
 def nodes(draw: st.DrawFn, name: str) -> dict[str, Any]:
     """Most nodes have room for most requests; the others are in any state, with any figure missing."""
-    declared = {trait: draw(values) for trait, values in DECLARED.items()} | draw(st.sampled_from(INVENTORIES))
+    declared = draw(DECLARED) | draw(st.sampled_from(INVENTORIES))
     node = a_node(name=name, node_id=NAMES.index(name) + 1, **declared)
     if draw(st.sampled_from([True, True, False])):
-        node["capacity"] |= {"used_cpus": draw(st.sampled_from([2, 12, 20, 38])), "used_memory_mb": draw(MEMORY)}
-        node["metrics"] |= {"cpu_load_1": draw(st.sampled_from([0.5, 7.5])), "memory_available": 4096 + draw(MEMORY)}
+        node["capacity"] |= draw(IN_USE)
+        node["metrics"] |= draw(LOADED)
         return node
     node |= {
         "state": draw(st.sampled_from(["active"] * 8 + ["created", "missing", "error", "deleted"])),
@@ -147,22 +172,8 @@ def nodes(draw: st.DrawFn, name: str) -> dict[str, Any]:
 
 @st.composite
 def instances(draw: st.DrawFn, uuid: str) -> dict[str, Any]:
-    """An instance that may be anywhere, moving, a draft or grown."""
-    form = {
-        "uuid": uuid,
-        "namespace": draw(st.sampled_from(["", "", "other"])),
-        "tags": draw(st.sampled_from(TAGS)),
-        "terminating": draw(st.sampled_from([False, False, False, True])),
-        "sleepy": draw(st.booleans()),
-        "node": draw(st.sampled_from([*NAMES, None])),
-        "incoming_node": draw(st.sampled_from([None, None, *NAMES])),
-        "cpus": draw(st.integers(1, 4)),
-        "memory_mb": draw(st.sampled_from([512, 1024, 2048])),
-        "disk_gb": draw(st.integers(0, 4)),
-        "draft": draw(st.booleans()),
-        "charge_age_seconds": draw(st.sampled_from([None, 0, 12, 12.5, 1000])),
-        "grown_memory_mb": draw(st.sampled_from([0, 0, 256])),
-    }
+    """An instance that may be anywhere, moving, a draft or grown, of either namespace."""
+    form = {"uuid": uuid, **draw(KNOWN_AS), **draw(WHERE), **draw(HELD)}
     return form if draw(st.booleans()) else {**form, "incoming_memory_mb": draw(MEMORY)}
 
 
@@ -249,14 +260,15 @@ WISHES: Mapping[str, st.SearchStrategy[Any]] = {
 }
 
 
+AMOUNTS = combined(cpus=range(1, 9), memory_mb=[1, 512, 1024, 4096], disk_gb=range(5))
+
+
 @st.composite
 def bodies(draw: st.DrawFn) -> dict[str, Any]:
     """The body of a request for any reason; those that start from an instance name one that every document holds."""
     reason = draw(st.sampled_from(["create"] * 3 + ["resize", "migrate", "evacuate"]))
     body: dict[str, Any] = {
-        "cpus": draw(st.integers(1, 8)),
-        "memory_mb": draw(st.sampled_from([1, 512, 1024, 4096])),
-        "disk_gb": draw(st.integers(0, 4)),
+        **draw(AMOUNTS),
         "reason": reason,
         "instance": draw(st.sampled_from([None, "i1"])) if reason == "create" else "i1",
     }

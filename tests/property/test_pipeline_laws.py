@@ -324,7 +324,7 @@ def records(draw: st.DrawFn) -> NodeRecord:
         metrics=a_node()["metrics"],
         capacity=CapacityRow(Limits(42, 192512, 980, None), Amounts()),
         gpu=inventory_of(draw(st.sampled_from(INVENTORIES))),
-        **{trait: draw(values) for trait, values in DECLARED.items()},
+        **draw(DECLARED),
     )
 
 
