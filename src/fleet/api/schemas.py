@@ -136,7 +136,10 @@ class CapacityAnswer(BaseModel):
 
 
 class NodeAnswer(BaseModel):
-    """A node; `metrics` are its last sample, `capacity` null: the ledger has not sized it yet."""
+    """A node; `metrics` are its last sample, `capacity` null: the ledger has not sized it yet.
+
+    `gpu_count` and `mig_profiles` are what was declared, else what is there; `…_used` what instances hold of them.
+    """
 
     name: str
     state: str
@@ -148,6 +151,33 @@ class NodeAnswer(BaseModel):
     sleepy_pool: bool
     max_instances: int | None
     gpu_kind: str
+class UnitAnswer(BaseModel):
+    """A GPU or a slice of one. `state` is free, bound, missing (not reported any more) or cut (serves slices only)."""
+
+    uuid: str
+    memory_mb: int | None
+    state: str
+    missing: bool
+    bound_to: str | None
+    details: dict[str, str]
+
+
+class CardAnswer(UnitAnswer):
+    """A card."""
+
+    model: str
+    mig_capable: bool
+    mig_mode: bool
+
+
+class SliceAnswer(UnitAnswer):
+    """A MIG instance: a slice of a card."""
+
+    profile: str
+    kind: str
+    parent_gpu_uuid: str
+
+
     registered_at: str
     sample_at: str | None
     sample_age_seconds: float | None
@@ -161,6 +191,12 @@ class InstanceAnswer(BaseModel):
 
     uuid: str
     name: str
+    gpu_count: int
+    gpu_count_used: int
+    mig_profiles: dict[str, int]
+    mig_profiles_used: dict[str, int]
+    gpus: list[CardAnswer]
+    mig_instances: list[SliceAnswer]
     namespace: str
     state: str
     node: str | None
@@ -183,6 +219,10 @@ class CreatedAnswer(BaseModel):
     uuid: str
     node: str
     decision_id: str
+    gpus: int
+    gpu_kind: str
+    gpu_profile: str
+    gpu_uuids: list[str]
     operation_id: str
     state: str
 

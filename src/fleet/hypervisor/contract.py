@@ -44,7 +44,11 @@ class HypervisorError(FleetError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DomainSpec:
-    """What a domain is made from. `uuid` is the instance's, so that a repeated create finds its own work."""
+    """What a domain is made from. `uuid` is the instance's, so that a repeated create finds its own work.
+
+    `gpu_uuids` are the cards or slices of cards that it gets: exactly those, whatever else is free. On a node that
+    only counts its GPUs they are not named, and it gets `gpus` of them (slices of `gpu_profile`, when that is given).
+    """
 
     uuid: str
     name: str
@@ -52,6 +56,9 @@ class DomainSpec:
     memory_mb: int
     disk_gb: int
     image: str = ""
+    gpus: int = 0
+    gpu_profile: str = ""
+    gpu_uuids: tuple[str, ...] = ()
 
 
 class Hypervisor(Protocol):

@@ -84,5 +84,8 @@ def _encoded(remembered: Remembered) -> dict[str, Any]:
 def _decoded(content: dict[str, Any]) -> Remembered:
     if content["format"] != FORMAT:
         raise ValueError(f"format {content['format']!r}, expected {FORMAT}")
-    domains = [Domain(**(entry | {"state": DomainState(entry["state"])})) for entry in content["domains"]]
+    domains = [
+        Domain(**(entry | {"state": DomainState(entry["state"]), "gpu_uuids": tuple(entry.get("gpu_uuids", ()))}))
+        for entry in content["domains"]
+    ]
     return Remembered(domains={domain.uuid: domain for domain in domains}, calls=dict(content["calls"]))

@@ -90,13 +90,14 @@ class SimulatedHypervisor:
             disk_gb=spec.disk_gb,
             owned=True,
             disk_occupied_mb=spec.disk_gb * 1024 if self._occupies_disk else 0,
+            gpu_uuids=spec.gpu_uuids,
         )
         standing = remembered.domains.setdefault(spec.uuid, wanted)
         if replace(standing, state=wanted.state, disk_occupied_mb=wanted.disk_occupied_mb) != wanted:
             detail = (
                 f"a domain {spec.uuid} exists with {standing.vcpus} vCPUs, {standing.memory_mb} MiB, "
-                f"{standing.disk_gb} GiB as {standing.name!r}; asked for {spec.cpus}, {spec.memory_mb}, "
-                f"{spec.disk_gb} as {spec.name!r}"
+                f"{standing.disk_gb} GiB, GPUs {list(standing.gpu_uuids)} as {standing.name!r}; asked for "
+                f"{spec.cpus}, {spec.memory_mb}, {spec.disk_gb}, {list(spec.gpu_uuids)} as {spec.name!r}"
             )
             raise HypervisorError(Fault.DOMAIN_DIFFERS, detail)
 

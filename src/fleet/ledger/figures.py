@@ -16,6 +16,8 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from fleet.ledger.database import Database, Sql, decimal_of
+from fleet.model import capacity
+from fleet.model.figures import whole_or_none
 from fleet.model.resources import CLUSTER_DIMENSIONS, DIMENSIONS
 
 SETTLED_SECONDS: Final = 30
@@ -24,8 +26,10 @@ ID_MAX: Final = 2**63 - 1
 _NODES = Sql("""
     SELECT n.name, n.state, n.scheduling, c.node_id AS sized, c.limit_cpus, c.limit_memory_mb, c.limit_disk_gb,
         c.limit_instances, c.used_cpus, c.used_memory_mb, c.used_disk_gb, c.used_instances, c.expected_demand,
-        c.cpu_load_1, c.counted, {now} - c.sample_at AS sample_age_us
-    FROM nodes n LEFT JOIN scheduler_node_capacity c ON c.node_id = n.id WHERE n.state <> 'deleted' ORDER BY n.name
+        c.cpu_load_1, c.counted, {now} - c.sample_at AS sample_age_us, c.sleepy_memory_mb, m.memory_available,
+        JSON_EXTRACT(m.metrics, '$.memory_reserved_mb') AS memory_reserved_mb
+    FROM nodes n LEFT JOIN scheduler_node_capacity c ON c.node_id = n.id
+    LEFT JOIN node_metrics m ON m.node_id = n.id WHERE n.state <> 'deleted' ORDER BY n.name
 """)
 _CLUSTER = Sql("SELECT * FROM cluster_capacity WHERE id = 1")
 _OPERATIONS = Sql("""
@@ -58,6 +62,8 @@ class NodeFigures:
     cpu_load_1: Decimal | None
     counted: bool
     sample_age_seconds: float | None
+    sleepy_memory_mb: int | None
+    wake_risk_mb: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +124,15 @@ def _node(row: Any) -> NodeFigures:
         cpu_load_1=decimal_of(row["cpu_load_1"]),
         counted=bool(row["counted"]),
         sample_age_seconds=row["sample_age_us"] / 1_000_000 if sized else None,
+        sleepy_memory_mb=row["sleepy_memory_mb"],
+        wake_risk_mb=_wake_risk(row) if sized else None,
     )
+
+
+def _wake_risk(row: Any) -> int | None:
+    reserved = row["memory_reserved_mb"]
+    reserved_mb = None if reserved in {None, "null"} else whole_or_none(float(reserved))
+    return capacity.wake_risk_mb(int(row["sleepy_memory_mb"]), row["memory_available"], reserved_mb)
 
 
 def _operations(row: Any) -> OperationFigures:

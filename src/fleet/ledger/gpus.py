@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping
 
-from fleet.ledger.database import Sql
+from fleet.ledger.database import Database, Sql
 from fleet.model.admission import Charge
 from fleet.model.gpu_inventory import GpuAsk, GpuDevice, GpuInventory, MigInstance, choose
 from fleet.model.gpu_report import ReportedUnit, Unit
@@ -99,6 +99,21 @@ class NodeGpus:
     def of(self, unit: Unit) -> tuple[HeldUnit, ...]:
         """Return its cards, or its slices, in inventory order."""
         return tuple(one for one in self.units if one.reported.unit is unit)
+
+    def counts(self) -> dict[str, Pool]:
+        """Return how many whole cards (under the empty name) and slices there are and are held, as people count.
+
+        What is declared is the total; where nothing is, those that are there.
+        """
+        names = ["", *sorted({one.reported.profile for one in self.of(Unit.SLICE)} | (self.pools.keys() - {""}))]
+        return {name: self._count(name) for name in names}
+
+    def _count(self, profile: str) -> Pool:
+        units = self.of(Unit.SLICE if profile else Unit.CARD)
+        mine = [one for one in units if not profile or one.reported.profile == profile]
+        declared = self.pools.get(profile, Pool(total=0, used=0))
+        there = sum(not one.missing and (bool(profile) or not one.reported.mig_mode) for one in mine)
+        return Pool(total=declared.total or there, used=declared.used + sum(one.bound_to is not None for one in mine))
 
     def inventory(self) -> GpuInventory:
         """Return it as placement sees it."""
@@ -240,7 +255,25 @@ def counted_by(conn: Connection, instance_uuid: str, node_id: int) -> int:
     return int(HELD_COUNTED.run(conn, instance_uuid=instance_uuid, node_id=node_id).scalar() or 0)
 
 
-def bound_to(conn: Connection, instance_uuid: str, node_id: int) -> dict[str, bool]:
+def held_by(db: Database, instance_uuid: str, node_id: int) -> dict[str, bool]:
     """Return the units that an instance holds on a node, by uuid, and whether each is missing."""
-    rows = BOUND.run(conn, instance_uuid=instance_uuid, node_id=node_id)
-    return {str(row.uuid): bool(row.missing) for row in rows}
+    with db.read() as conn:
+        rows = BOUND.run(conn, instance_uuid=instance_uuid, node_id=node_id)
+        return {str(row.uuid): bool(row.missing) for row in rows}
+
+
+def held_by_each(conn: Connection, instances: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
+    """Return the units that each of many instances holds on its own node."""
+    found: dict[str, list[str]] = {}
+    uuids = list(instances)
+    for start in range(0, len(uuids), IDS_MAX):
+        part = uuids[start : start + IDS_MAX]
+        for row in _held(len(part)).run(conn, {f"u{at}": uuid for at, uuid in enumerate(part)}):
+            if row.node_id == instances[row.bound_to]:
+                found.setdefault(row.bound_to, []).append(str(row.uuid))
+    return {instance: tuple(held) for instance, held in found.items()}
+
+
+def _held(count: int) -> Sql:
+    names = ", ".join(f":u{at}" for at in range(count))
+    return Sql(f"SELECT uuid, node_id, bound_to FROM node_gpus WHERE bound_to IN ({names}) ORDER BY position, uuid")

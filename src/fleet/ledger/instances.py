@@ -6,13 +6,14 @@ Creation happens in admission's transaction, the end of a life in the one that r
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, RowMapping
 
+from fleet.ledger import gpus
 from fleet.ledger.database import Batch, Database, Sql
 from fleet.model.lifecycle import LEGAL_INSTANCE, InstanceState
 from fleet.model.request import InstanceRequest
@@ -50,7 +51,10 @@ COUNTS = Sql("SELECT state, COUNT(*) AS instances FROM instances GROUP BY state"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceView:
-    """One instance; `request` is the body it was made from, times are database microseconds. `node` None: nowhere."""
+    """One instance; `request` is the body it was made from, times are database microseconds. `node` None: nowhere.
+
+    `gpu_uuids` are the cards or slices that it holds on its node; none where that only counts them.
+    """
 
     uuid: str
     namespace: str
@@ -68,6 +72,7 @@ class InstanceView:
     error: str | None
     created_at_us: int
     updated_at_us: int
+    gpu_uuids: tuple[str, ...] = ()
 
     @property
     def tags(self) -> Mapping[str, str]:
@@ -92,8 +97,8 @@ def get(db: Database, uuid: str) -> InstanceView | None:
 
 def get_in(conn: Connection, uuid: str) -> InstanceView | None:
     """Return one instance as the caller's transaction sees it."""
-    row = GET.run(conn, uuid=uuid).mappings().first()
-    return None if row is None else _view(row)
+    found = _views(conn, GET.run(conn, uuid=uuid).mappings().all())
+    return found[0] if found else None
 
 
 def listing(
@@ -114,7 +119,7 @@ def listing(
     if cursor is not None:
         binds |= {"at": cursor.at_us, "uuid": cursor.uuid}
     with db.read() as conn:
-        return [_view(row) for row in statement.run(conn, binds, limit=limit).mappings()]
+        return _views(conn, statement.run(conn, binds, limit=limit).mappings().all())
 
 
 def insert(
@@ -193,7 +198,15 @@ def _statement(conditions: tuple[str, ...]) -> Sql:
     )
 
 
-def _view(row: Any) -> InstanceView:
+def _views(conn: Connection, rows: Sequence[RowMapping]) -> list[InstanceView]:
+    """Return the instances of rows, with the GPUs of those that asked for any."""
+    views = [_view(row) for row in rows]
+    asking = {view.uuid: view.node_id for view in views if view.request.get("gpus") and view.node_id is not None}
+    held = gpus.held_by_each(conn, asking)
+    return [replace(view, gpu_uuids=held[view.uuid]) if view.uuid in held else view for view in views]
+
+
+def _view(row: RowMapping) -> InstanceView:
     return InstanceView(
         uuid=row["uuid"],
         namespace=row["namespace"],

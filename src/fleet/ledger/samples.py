@@ -234,6 +234,22 @@ def _record_news(conn: Connection, node: RowMapping, sample: SampleIn) -> None:
         events.record(conn, "node", node["name"], "reservation clamped", payload, level="warning")
 
 
+def set_gpus(db: Database, name: str, report: gpu_refresh.Report) -> None:
+    """Take in what is told of a node's GPUs without a sample; the capacity row is locked first, as for a sample.
+
+    Raises:
+        NodeNotFound: no such node.
+        InvalidRequest, Conflict: what a strict report cannot be; nothing of it is kept.
+    """
+
+    def work(conn: Connection) -> None:
+        node, _ = _locked(conn, _existing(conn, name))
+        told = gpu_refresh.Node(node_id=node["id"], name=name, backend=node["backend"])
+        gpu_refresh.refresh(conn, told, report)
+
+    db.unit(work)
+
+
 def set_scheduling(db: Database, name: str, scheduling: str) -> None:
     """Store an operator's intent; the capacity row is locked first, so no admission commits after the answer.
 

@@ -114,6 +114,16 @@ def measured_headroom(available: T, reservation: T, pending: T, ratio_milli: int
     return available - reservation + (-pending * THOUSAND) // ratio_milli
 
 
+def wake_risk_mb(sleepy_mb: int, available_mb: int | None, reserved_mb: int | None) -> int | None:
+    """Return by how much the memory of sleeping instances exceeds what is free for them: were all to wake at once.
+
+    Free is what is measured as available, less the reservation; unknown where one of them is.
+    """
+    if available_mb is None or reserved_mb is None:
+        return None
+    return max(0, sleepy_mb - (available_mb - reserved_mb)) if sleepy_mb else 0
+
+
 def charged(measured: int, committed: int) -> int:
     """Return what a node is charged in a dimension: the larger of the measurement and the ledger."""
     return max(measured, committed)

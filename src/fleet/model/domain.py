@@ -36,7 +36,7 @@ class Domain:
     """One domain of a node. `owned` is false for what the product did not make.
 
     `memory_mb` is the balloon allocation, `disk_gb` what was asked for, `disk_occupied_mb` what its disks take of the
-    file system now; None is unknown.
+    file system now; None is unknown. `gpu_uuids` are the cards, or slices of cards, that it was given.
     """
 
     uuid: str
@@ -47,6 +47,7 @@ class Domain:
     disk_gb: int
     owned: bool
     disk_occupied_mb: int | None = None
+    gpu_uuids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,6 +84,8 @@ def _of_nodes(nodes: Iterable[NodeFigures]) -> list[Metric]:
     demand = _gauge("scheduler_capacity_node_expected_demand", "Load still expected of young placements.", "node")
     load = _gauge("scheduler_capacity_node_cpu_load_1", "Load over one minute, as last sampled.", "node")
     counted = _gauge("scheduler_capacity_node_counted", "Whether a node counts in the cluster's totals.", "node")
+    sleepy = _gauge("node_sleepy_memory_mb", "Memory of instances that sleep when they are idle.", "node")
+    risk = _gauge("node_wake_risk_mb", "Memory that would be missing if all of them woke at once.", "node")
     age = _gauge("node_sample_age_seconds", "Age of a node's last sample, by the database's clock.", "node")
     health = _gauge("node_resource_health", "0 while a node is in error, else 1.", "node")
     state = _gauge("node_state", "1 for the state a node is in.", "node", "state")
@@ -103,8 +105,10 @@ def _of_nodes(nodes: Iterable[NodeFigures]) -> list[Metric]:
         counted.add_metric([node.name], float(node.counted))
         _add_known(demand, node.name, node.expected_demand)
         _add_known(load, node.name, node.cpu_load_1)
+        _add_known(sleepy, node.name, node.sleepy_memory_mb)
+        _add_known(risk, node.name, node.wake_risk_mb)
         _add_known(age, node.name, node.sample_age_seconds)
-    return [limit, used, demand, load, counted, age, health, state, scheduling]
+    return [limit, used, demand, load, counted, sleepy, risk, age, health, state, scheduling]
 
 
 def _of_the_cluster(found: Figures, last: LastPass | None) -> list[Metric]:

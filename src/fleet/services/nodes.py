@@ -21,14 +21,18 @@ from fleet.model.arch import parse_arch
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.errors import InvalidRequest, NodeNotFound, NotFound
 from fleet.model.figures import FIGURE_MAX
+from fleet.model.gpu_report import UNITS_MAX, profile_counts
 from fleet.model.labels import LABEL_SYNTAX, LABELS_MAX, is_label
 from fleet.model.node import Scheduling
-from fleet.model.request import Name
+from fleet.model.request import GpuKind, Name
+from fleet.services.gpus import InventoryBody
+from fleet.services.gpus import declare as declare_units
 from fleet.services.idempotency import RetryKey, once
-from fleet.services.supported import later
 
 NO_NODE: Final = "no such node"
 INSTANCES_MAX: Final = 1_000_000
+PROFILE_UNITS_MAX: Final = 7 * UNITS_MAX
+"""A card is cut into seven slices at most."""
 AGE_SECONDS_MAX: Final = 366 * 86_400
 METRICS_MAX: Final = 256
 TEXT_MAX: Final = 1000
@@ -57,7 +61,9 @@ class NodeFields(BaseModel):
     backend: Annotated[str, Field(max_length=16)] = ""
     sleepy_pool: bool = False
     max_instances: Annotated[int, Field(ge=0, le=INSTANCES_MAX)] | None = None
-    gpu_kind: Annotated[str, Field(max_length=63, pattern=r"^[A-Za-z0-9 ._/-]*$")] = ""
+    gpu_kind: GpuKind = ""
+    gpu_count: Annotated[int, Field(ge=0, le=UNITS_MAX)] = 0
+    mig_profiles: dict[str, Annotated[int, Field(le=PROFILE_UNITS_MAX)]] = Field(default_factory=dict, max_length=64)
 
     @field_validator("labels")
     @classmethod
@@ -66,6 +72,11 @@ class NodeFields(BaseModel):
             if not is_label(key) or not is_label(text):
                 raise ValueError(f"label {key[:70]}={text[:70]!r}: keys and values must be {LABEL_SYNTAX}")
         return value
+
+    @field_validator("mig_profiles")
+    @classmethod
+    def _profiles_are_profiles(cls, value: dict[str, int]) -> dict[str, int]:
+        return profile_counts(value)
 
     @field_validator("region")
     @classmethod
@@ -97,18 +108,14 @@ class NodeBody(NodeFields):
     name: Name
 
 
-class SampleBody(BaseModel):
+class SampleBody(InventoryBody):
     """The body of `PUT /nodes/{name}/metrics`: a sample and the time since its measuring began."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     age_seconds: Annotated[float, Field(ge=0, le=AGE_SECONDS_MAX, allow_inf_nan=False)] = 0
     metrics: dict[str, Any] = Field(max_length=METRICS_MAX)
     failed: dict[str, Annotated[str, Field(max_length=TEXT_MAX)]] = Field(default_factory=dict, max_length=METRICS_MAX)
     healthy: bool | None = None
     health_detail: dict[str, Annotated[str, Field(max_length=TEXT_MAX)]] = Field(default_factory=dict, max_length=16)
-    gpus: list[Any] = Field(default_factory=list)
-    mig_instances: list[Any] = Field(default_factory=list)
 
     @field_validator("metrics")
     @classmethod
@@ -177,6 +184,19 @@ def update(db: Database, name: str, body: NodeFields) -> NodeView:
     return found
 
 
+def declare_gpus(db: Database, name: str, body: InventoryBody) -> NodeView:
+    """Replace the node's cards and slices by what is declared.
+
+    Raises:
+        NotFound: there is no such node.
+        InvalidRequest: its hypervisor serves no GPUs.
+        Conflict: another node has one of them.
+    """
+    with _as_not_found():
+        declare_units(db, name, body)
+    return get(db, name)
+
+
 def schedule(db: Database, name: str, scheduling: Scheduling) -> NodeView:
     """Store an operator's intent; once this returns, no admission that ignores it commits.
 
@@ -212,10 +232,9 @@ def publish(db: Database, name: str, body: SampleBody, config: ClusterConfig) ->
 
     Raises:
         NotFound: the node is not registered.
+        InvalidRequest: GPUs on a node whose hypervisor serves none.
+        Conflict: another node has one of the GPUs.
     """
-    unsupported = [field for field in ("gpus", "mig_instances") if getattr(body, field)]
-    if unsupported:
-        raise later(unsupported)
     get(db, name)
     known = {key: figure for key, figure in body.metrics.items() if figure is not None}
     sample = SampleIn(
@@ -225,6 +244,9 @@ def publish(db: Database, name: str, body: SampleBody, config: ClusterConfig) ->
         failed=body.failed,
         healthy=body.healthy,
         health_detail=body.health_detail,
+        gpus=body.cards(),
+        mig_instances=body.slices(),
+        strict_gpus=True,
     )
     samples.publish(db, [sample], config)
     return get(db, name)

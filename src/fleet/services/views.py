@@ -103,6 +103,7 @@ def _memory(node: NodeView, config: ClusterConfig) -> dict[str, Any]:
     available = whole_or_none(node.metrics.get("memory_available"))
     actual = whole_or_none(node.metrics.get("memory_total_instance_actual"))
     reserved = sample.memory_reserved_mb
+    sleepy = 0 if row is None else row.sleepy_memory_mb
     headroom = None
     if available is not None and reserved is not None:
         pending = 0 if row is None else row.pending_memory_mb
@@ -123,6 +124,8 @@ def _memory(node: NodeView, config: ClusterConfig) -> dict[str, Any]:
         else capacity.floored_product(sample.memory_max, config.ram_overcommit_ratio),
         "ram_measured": actual,
         "ram_committed": 0 if row is None else row.used.memory_mb,
+        "sleepy_memory_mb": sleepy,
+        "wake_risk_mb": capacity.wake_risk_mb(sleepy, available, reserved),
         "ram_limit": limit,
         "ram_available": _smaller(left, headroom),
     }

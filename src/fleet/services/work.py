@@ -10,7 +10,7 @@ write and stops. A create whose outcome is unknown keeps its charge until the no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from sqlalchemy import Connection
 
 from fleet.hypervisor.contract import DomainSpec, Hypervisor, HypervisorError
-from fleet.ledger import events, instances, nodes, operations, release
+from fleet.ledger import events, gpus, instances, nodes, operations, release
 from fleet.ledger.database import Database
 from fleet.ledger.instances import InstanceView
 from fleet.ledger.operations import LeasedOperation
@@ -132,7 +132,7 @@ def _create(shop: Workshop, leased: LeasedOperation) -> Outcome:
     # Under this number nobody else acts; from here on the domain may exist.
     _must(operations.step(shop.database, leased, f"{CREATING_STEP}:{leased.number}", shop.heartbeat.seconds))
     try:
-        _driver(shop, leased).create(_spec(instance))
+        _driver(shop, leased).create(_spec(instance, tuple(_gpus(shop, leased, instance))))
     except HypervisorError as error:
         return _create_failed(shop, leased, instance, error)
     shop.context.fault("worker_after_hypervisor_create")
@@ -151,6 +151,8 @@ def _preflight(shop: Workshop, leased: LeasedOperation, instance: InstanceView) 
         return "node_removed"
     if node.state is NodeState.ERROR:
         return "node_state"
+    if any(_gpus(shop, leased, instance).values()):
+        return "gpu_missing"
     return "scheduling_state" if node.scheduling is not Scheduling.ENABLED else None
 
 
@@ -290,7 +292,12 @@ def _driver(shop: Workshop, leased: LeasedOperation) -> Hypervisor:
     return shop.hypervisor_of(leased.node or "")
 
 
-def _spec(instance: InstanceView) -> DomainSpec:
+def _gpus(shop: Workshop, leased: LeasedOperation, instance: InstanceView) -> Mapping[str, bool]:
+    """The units that the instance holds on this node, and whether each is missing."""
+    return gpus.held_by(shop.database, instance.uuid, leased.node_id) if instance.request.get("gpus") else {}
+
+
+def _spec(instance: InstanceView, gpu_uuids: tuple[str, ...]) -> DomainSpec:
     return DomainSpec(
         uuid=instance.uuid,
         name=instance.name,
@@ -298,6 +305,9 @@ def _spec(instance: InstanceView) -> DomainSpec:
         memory_mb=instance.memory_mb,
         disk_gb=instance.disk_gb,
         image=instance.image,
+        gpus=instance.request.get("gpus", 0),
+        gpu_profile=instance.request.get("gpu_profile", ""),
+        gpu_uuids=gpu_uuids,
     )
 
 

@@ -13,10 +13,13 @@ from fleet.api.dependencies import AdminDep, CursorQuery, LimitQuery, NamePath, 
 from fleet.api.routers.events import NewestFirstQuery, events_page
 from fleet.api.schemas import EventAnswer, NodeAnswer, Page, documented
 from fleet.ledger import nodes as ledger_nodes
+from fleet.ledger.gpus import HeldUnit
 from fleet.ledger.nodes import NodeView
 from fleet.model.errors import NotFound, NotSupported
+from fleet.model.gpu_report import Unit
 from fleet.model.node import Scheduling
 from fleet.services import nodes
+from fleet.services.gpus import InventoryBody
 from fleet.services.nodes import NodeBody, NodeFields, SampleBody
 
 router = APIRouter(prefix="/nodes", route_class=StrictRoute, tags=["nodes"])
@@ -34,7 +37,7 @@ def show(node: NodeView) -> dict[str, Any]:
         "backend": node.backend,
         "sleepy_pool": node.sleepy_pool,
         "max_instances": node.max_instances,
-        "gpu_kind": node.gpu_kind,
+        **_gpus(node),
         "registered_at": iso(node.registered_at_us),
         "sample_at": iso(node.sample_at_us),
         "sample_age_seconds": node.sample_age_seconds,
@@ -42,6 +45,30 @@ def show(node: NodeView) -> dict[str, Any]:
         "failed_collectors": node.failed,
         "capacity": _capacity(node),
     }
+
+
+def _gpus(node: NodeView) -> dict[str, Any]:
+    """A node's GPUs: how many there are and are held, and each card and slice with who holds it."""
+    counts = node.gpus.counts()
+    whole = counts.pop("")
+    return {
+        "gpu_kind": node.gpu_kind,
+        "gpu_count": whole.total,
+        "gpu_count_used": whole.used,
+        "mig_profiles": {profile: pool.total for profile, pool in counts.items()},
+        "mig_profiles_used": {profile: pool.used for profile, pool in counts.items()},
+        "gpus": [_unit(one) for one in node.gpus.of(Unit.CARD)],
+        "mig_instances": [_unit(one) for one in node.gpus.of(Unit.SLICE)],
+    }
+
+
+def _unit(one: HeldUnit) -> dict[str, Any]:
+    told = one.reported
+    own = {"model": told.model, "mig_capable": told.mig_capable, "mig_mode": told.mig_mode}
+    if told.unit is Unit.SLICE:
+        own = {"profile": told.profile, "kind": told.kind, "parent_gpu_uuid": told.parent_gpu_uuid}
+    held = {"state": one.state, "missing": one.missing, "bound_to": one.bound_to}
+    return {"uuid": one.uuid, **own, "memory_mb": told.memory_mb, **held, "details": told.details}
 
 
 def _capacity(node: NodeView) -> dict[str, Any] | None:
@@ -117,7 +144,13 @@ def node_events(
     return events_page(services.database, "node", name, limit, cursor, newest_first=newest_first)
 
 
-@router.put("/{name}/metrics", responses=documented(403, 404, success=NodeAnswer), response_model=None)
+@router.put("/{name}/gpus", responses=documented(403, 404, 409, success=NodeAnswer), response_model=None)
+def declare_gpus(*, services: ServicesDep, caller: AdminDep, name: NamePath, body: InventoryBody) -> Response:
+    """Declare a node's cards and slices, by uuid: those listed replace those known, who holds them stays."""
+    return answer(show(nodes.declare_gpus(services.database, name, body)))
+
+
+@router.put("/{name}/metrics", responses=documented(403, 404, 409, success=NodeAnswer), response_model=None)
 def publish_sample(*, services: ServicesDep, caller: AdminDep, name: NamePath, body: SampleBody) -> Response:
     """Publish a node's sample: its limits, load and state follow, as if its own daemon had measured it."""
     return answer(show(nodes.publish(services.database, name, body, services.context.configuration())))
@@ -139,7 +172,6 @@ def uncordon_node(*, services: ServicesDep, caller: AdminDep, name: NamePath) ->
 @router.post("/{name}/undrain", responses=documented(403), response_model=None)
 @router.post("/{name}/evacuate", responses=documented(403), response_model=None)
 @router.post("/{name}/token", responses=documented(403), response_model=None)
-@router.put("/{name}/gpus", responses=documented(403), response_model=None)
 async def later(*, caller: AdminDep, name: NamePath) -> Response:
     """Not supported yet."""
-    raise NotSupported("draining, evacuating, node tokens and GPUs are not supported yet")
+    raise NotSupported("draining, evacuating and node tokens are not supported yet")

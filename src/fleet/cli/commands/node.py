@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from fleet.cli.commands.asking import pairs, shell_of
+from fleet.cli.commands.asking import DIGITS_MAX, pairs, shell_of
 from fleet.cli.commands.settings import settings_of
 from fleet.cli.outcome import Misused, not_there_yet
 from fleet.cli.session import Shell, segment
@@ -28,6 +28,12 @@ Backend = Annotated[str | None, typer.Option(help="libvirt, qemu, firecracker or
 SleepyPool = Annotated[bool | None, typer.Option("--sleepy-pool/--no-sleepy-pool", help="For sleepy instances only")]
 MaxInstances = Annotated[str | None, typer.Option(help="How many instances it may hold, or unlimited")]
 GpuKind = Annotated[str | None, typer.Option(help="Kind of its GPUs where the cards do not say")]
+Gpus = Annotated[int | None, typer.Option(min=0, help="How many whole GPUs it may hand out; 0: as many as it has")]
+MigProfile = Annotated[
+    list[str] | None, typer.Option(metavar="P=N", help="How many slices of a MIG profile; give all of them")
+]
+CARD_COLUMNS: Final = ("uuid", "model", "memory_mb", "state", "bound_to")
+SLICE_COLUMNS: Final = ("uuid", "profile", "kind", "parent_gpu_uuid", "state", "bound_to")
 
 
 @app.command("list")
@@ -41,9 +47,9 @@ def list_nodes(ctx: typer.Context) -> None:
 
 @app.command()
 def show(ctx: typer.Context, name: Name) -> None:
-    """Show one node: what was declared, its last sample, its ledger row."""
+    """Show one node: what was declared, its last sample, its ledger row, and who holds its GPUs."""
     shell = shell_of(ctx)
-    shell.output.record(shell.get(f"/nodes/{segment(name)}"))
+    _show(shell, shell.get(f"/nodes/{segment(name)}"))
 
 
 @app.command()
@@ -58,6 +64,8 @@ def register(
     sleepy_pool: SleepyPool = None,
     max_instances: MaxInstances = None,
     gpu_kind: GpuKind = None,
+    gpus: Gpus = None,
+    mig_profile: MigProfile = None,
     config: Annotated[Path | None, typer.Option(help="This machine's configuration")] = None,
 ) -> None:
     """Register a node, or set what is given of a registered one. It takes instances after its first sample."""
@@ -70,9 +78,11 @@ def register(
         sleepy_pool=sleepy_pool,
         max_instances=max_instances,
         gpu_kind=gpu_kind,
+        gpus=gpus,
+        mig_profile=mig_profile,
     )
     body = {"name": name, **typed} if name else {**_of_this_machine(_own_settings(shell, config)), **typed}
-    shell.output.record(shell.create("/nodes", body))
+    _show(shell, shell.create("/nodes", body))
 
 
 @app.command()
@@ -87,6 +97,8 @@ def update(
     sleepy_pool: SleepyPool = None,
     max_instances: MaxInstances = None,
     gpu_kind: GpuKind = None,
+    gpus: Gpus = None,
+    mig_profile: MigProfile = None,
 ) -> None:
     """Set what is given; labels replace the former ones."""
     shell = shell_of(ctx)
@@ -98,8 +110,10 @@ def update(
         sleepy_pool=sleepy_pool,
         max_instances=max_instances,
         gpu_kind=gpu_kind,
+        gpus=gpus,
+        mig_profile=mig_profile,
     )
-    shell.output.record(shell.call("PUT", f"/nodes/{segment(name)}", typed))
+    _show(shell, shell.call("PUT", f"/nodes/{segment(name)}", typed))
 
 
 @app.command()
@@ -156,6 +170,19 @@ def use(name: Name) -> None:
     raise not_there_yet("a scope of listings")
 
 
+def _show(shell: Shell, node: dict[str, Any]) -> None:
+    """Print a node; for people, its GPUs come as tables."""
+    if not shell.output.is_human:
+        shell.output.record(node)
+        return
+    lists = {"gpus": CARD_COLUMNS, "mig_instances": SLICE_COLUMNS}
+    shell.output.record({name: value for name, value in node.items() if name not in lists})
+    for name, columns in lists.items():
+        if node[name]:
+            shell.output.say("")
+            shell.output.listing(node[name], columns)
+
+
 def _scheduling(ctx: typer.Context, node: dict[str, Any]) -> None:
     shell_of(ctx).output.record({"name": node["name"], "state": node["state"], "scheduling": node["scheduling"]})
 
@@ -169,6 +196,8 @@ def _declared(
     sleepy_pool: bool | None,
     max_instances: str | None,
     gpu_kind: str | None,
+    gpus: int | None,
+    mig_profile: list[str] | None,
 ) -> dict[str, Any]:
     given: dict[str, Any] = {
         "labels": None if label is None else pairs(label, "--label", bare=False),
@@ -177,6 +206,8 @@ def _declared(
         "backend": backend,
         "sleepy_pool": sleepy_pool,
         "gpu_kind": gpu_kind,
+        "gpu_count": gpus,
+        "mig_profiles": None if mig_profile is None else _counts(mig_profile),
     }
     body = {name: value for name, value in given.items() if value is not None}
     if max_instances is not None:
@@ -184,6 +215,14 @@ def _declared(
             raise Misused(f"--max-instances {max_instances!r}: a whole number, or unlimited")
         body["max_instances"] = None if max_instances == "unlimited" else int(max_instances)
     return body
+
+
+def _counts(given: list[str]) -> dict[str, int]:
+    counts = pairs(given, "--mig-profile", bare=False)
+    for profile, text in counts.items():
+        if not text.isascii() or not text.isdecimal() or len(text) > DIGITS_MAX:
+            raise Misused(f"--mig-profile {profile}={text}: write how many slices there are, such as 1g.10gb=7")
+    return {profile: int(text) for profile, text in counts.items()}
 
 
 def _own_settings(shell: Shell, config: Path | None) -> Settings:
@@ -198,7 +237,13 @@ def _own_settings(shell: Shell, config: Path | None) -> Settings:
 
 def _of_this_machine(settings: Settings) -> dict[str, Any]:
     """What the configuration of this machine declares, for a first registration."""
+    from fleet.measure.gpu_file import read_gpu_file
+
+    # Kind and counts count at the first registration; the cards themselves come with the samples.
+    file = settings.gpu_inventory_file
+    declared = read_gpu_file(Path(file)).registration() if file else {}
     return {
+        **declared,
         "name": settings.node_name,
         "labels": dict(settings.node_labels),
         "region": settings.node_region,
@@ -206,7 +251,7 @@ def _of_this_machine(settings: Settings) -> dict[str, Any]:
         "backend": settings.node_backend,
         "sleepy_pool": settings.node_sleepy_pool,
         "max_instances": settings.node_max_instances,
-        "gpu_kind": settings.node_gpu_kind,
+        "gpu_kind": settings.node_gpu_kind or declared.get("gpu_kind", ""),
     }
 
 

@@ -11,7 +11,8 @@ from fleet.cli.outcome import Misused
 
 RESOURCES: Final = (
     *("node", "state", "scheduling", "cpu_committed", "cpu_measured", "cpu_limit", "cpu_hard_max", "cpu_available"),
-    *("cpu_load_1", "ram_committed", "ram_limit", "ram_available", "disk_committed", "disk_limit", "disk_available"),
+    *("cpu_load_1", "ram_committed", "ram_limit", "ram_available", "wake_risk_mb"),
+    *("disk_committed", "disk_limit", "disk_available"),
 )
 
 
