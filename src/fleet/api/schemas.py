@@ -135,22 +135,6 @@ class CapacityAnswer(BaseModel):
     counted: bool
 
 
-class NodeAnswer(BaseModel):
-    """A node; `metrics` are its last sample, `capacity` null: the ledger has not sized it yet.
-
-    `gpu_count` and `mig_profiles` are what was declared, else what is there; `…_used` what instances hold of them.
-    """
-
-    name: str
-    state: str
-    scheduling: str
-    labels: dict[str, str]
-    region: str
-    arch: str
-    backend: str
-    sleepy_pool: bool
-    max_instances: int | None
-    gpu_kind: str
 class UnitAnswer(BaseModel):
     """A GPU or a slice of one. `state` is free, bound, missing (not reported any more) or cut (serves slices only)."""
 
@@ -178,6 +162,28 @@ class SliceAnswer(UnitAnswer):
     parent_gpu_uuid: str
 
 
+class NodeAnswer(BaseModel):
+    """A node; `metrics` are its last sample, `capacity` null: the ledger has not sized it yet.
+
+    `gpu_count` and `mig_profiles` are what was declared, else what is there; `…_used` what instances hold of them.
+    """
+
+    name: str
+    state: str
+    scheduling: str
+    labels: dict[str, str]
+    region: str
+    arch: str
+    backend: str
+    sleepy_pool: bool
+    max_instances: int | None
+    gpu_kind: str
+    gpu_count: int
+    gpu_count_used: int
+    mig_profiles: dict[str, int]
+    mig_profiles_used: dict[str, int]
+    gpus: list[CardAnswer]
+    mig_instances: list[SliceAnswer]
     registered_at: str
     sample_at: str | None
     sample_age_seconds: float | None
@@ -191,12 +197,6 @@ class InstanceAnswer(BaseModel):
 
     uuid: str
     name: str
-    gpu_count: int
-    gpu_count_used: int
-    mig_profiles: dict[str, int]
-    mig_profiles_used: dict[str, int]
-    gpus: list[CardAnswer]
-    mig_instances: list[SliceAnswer]
     namespace: str
     state: str
     node: str | None
@@ -206,6 +206,10 @@ class InstanceAnswer(BaseModel):
     image: str
     tags: dict[str, str]
     metadata: dict[str, Any]
+    gpus: int
+    gpu_kind: str
+    gpu_profile: str
+    gpu_uuids: list[str]
     placement_attempts: int
     decision_id: str | None
     error: str | None
@@ -219,10 +223,6 @@ class CreatedAnswer(BaseModel):
     uuid: str
     node: str
     decision_id: str
-    gpus: int
-    gpu_kind: str
-    gpu_profile: str
-    gpu_uuids: list[str]
     operation_id: str
     state: str
 
