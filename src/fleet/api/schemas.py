@@ -22,6 +22,18 @@ class FieldProblem(BaseModel):
     message: str
 
 
+class RemedyAnswer(BaseModel):
+    """A change with which a refused request would have been ranked; `node` would be the first of `nodes` (null: new).
+
+    A change of the request has `field`, `from` and `to`; one of the fleet has `action` and what it is done to.
+    """
+
+    change: list[dict[str, Any]]
+    text: str
+    node: str | None
+    nodes: int
+
+
 class Problem(BaseModel):
     """An RFC 9457 problem document; figures stand beside these under their own names."""
 
@@ -33,6 +45,7 @@ class Problem(BaseModel):
     detail: str
     code: str = Field(json_schema_extra={"enum": [*sorted(CODES)]})
     errors: list[FieldProblem] | None = None
+    remedies: list[RemedyAnswer] | None = None
 
 
 class Page(BaseModel, Generic[T]):
@@ -268,6 +281,39 @@ class DecisionAnswer(BaseModel):
 
     outcome: str
     summary: str
+    remedies: list[RemedyAnswer] | None = None
+
+
+class NodeFit(BaseModel):
+    """How many more of a shape a node takes, and what binds there; `reason` only where none fits."""
+
+    node: str
+    fits: int
+    binds: str
+    reason: str | None
+
+
+class ChargedTo(BaseModel):
+    """Who pays for the next instance, and how many more that bears (null: no bound)."""
+
+    payer: str
+    fits: int | None
+    binds: str | None
+
+
+class ShapeAnswer(BaseModel):
+    """How many more of a shape fit: `fits` in all; `bounded` says what binds on how many nodes."""
+
+    shape: dict[str, Any]
+    fits: int
+    binds: str | None
+    on_nodes: int
+    nodes: int
+    nodes_with_room: int
+    bounded: list[dict[str, Any]]
+    charged_to: ChargedTo
+    items: list[NodeFit]
+    next_cursor: str | None
 
 
 class DecisionLine(BaseModel):

@@ -28,6 +28,7 @@ from fleet.cli.commands import (
     placement,
     pure,
 )
+from fleet.cli.commands.asking import remedy_lines
 from fleet.cli.outcome import DONE, REFUSED, UNREACHABLE, USAGE, Misused, Refused
 from fleet.cli.output import Form, Output, console
 from fleet.cli.session import SYSTEM, URL_DEFAULT, Shell
@@ -122,7 +123,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _told(error: Exception, *, as_json: bool) -> int:
     if isinstance(error, Refused):
-        _tell(str(error), _advice(error.document), error.document if as_json else None)
+        hint = "\n       ".join([*remedy_lines(error.document), _advice(error.document)])
+        _tell(str(error), hint, error.document if as_json else None)
         return REFUSED
     if isinstance(error, Misused):
         _tell(str(error), error.hint, {"code": "usage", "detail": str(error)} if as_json else None)

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fleet.model.decision import Decision
 from fleet.model.errors import InvalidRequest
-from fleet.model.request import parse_placement_request
+from fleet.model.request import PlacementRequest, parse_placement_request
+from fleet.placement.counterfactuals import remedies
 from fleet.placement.pipeline import decide
 from fleet.placement.snapshot import Snapshot
 
@@ -38,8 +40,16 @@ def decide_files(
             code = refused.code
             problems += refused.extra["errors"]
         else:
-            return decision.as_dict(), int(decision.refused)
+            return _answer(decision, request, snapshot), int(decision.refused)
     return {"code": code, "errors": problems}, 1
+
+
+def _answer(decision: Decision, request: PlacementRequest, snapshot: Snapshot) -> dict[str, Any]:
+    """Return the decision; a refusal with what would have helped."""
+    form = decision.as_dict()
+    if decision.refused:
+        form["remedies"] = [one.as_dict() for one in remedies(request, snapshot, decision.seed, decision)]
+    return form
 
 
 def _read(path: str) -> Any:

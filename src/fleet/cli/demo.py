@@ -19,6 +19,7 @@ from rich.table import Table
 
 from fleet.cli import books
 from fleet.cli.caller import Answer, Caller, Session
+from fleet.cli.commands.asking import remedy_lines
 from fleet.cli.steps import Steps, steps
 
 NAMESPACE: Final = "demo"
@@ -167,8 +168,8 @@ def _explain_refusal(caller: Caller, burst: Burst, console: Console) -> bool:
     decision = caller.must("POST", "/placements/explain", ask)
     console.print(f"  The same asked again, now that all is quiet: {decision['summary']}", soft_wrap=True)
     show_figures(decision, console)
-    if decision.get("remedy"):
-        console.print(f"  What would help: {decision['remedy']}", soft_wrap=True)
+    for line in remedy_lines(decision):
+        console.print(f"  What would help: {line}", soft_wrap=True, markup=False)
     return True
 
 

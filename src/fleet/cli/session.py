@@ -114,13 +114,13 @@ class Shell:
 
 
 def with_query(path: str, query: Mapping[str, Any]) -> str:
-    """The path with those parameters that have a value."""
+    """The path with those parameters that have a value; a list has one for each of its items."""
     given = {
         name: str(value).lower() if isinstance(value, bool) else value
         for name, value in query.items()
         if value is not None
     }
-    return f"{path}?{urlencode(given)}" if given else path
+    return f"{path}?{urlencode(given, doseq=True)}" if given else path
 
 
 def segment(text: str) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fleet.config import Settings
 from fleet.ledger.database import Database
 from fleet.queue.jobs import WakeUp
 from fleet.services.configuration import Configuration
 from fleet.services.neighbours import NeighbourCache
+from fleet.services.remedies import Allowance
 from fleet.services.snapshots import SnapshotCache
 
 
@@ -20,7 +21,7 @@ class Context:
     `wake` never raises and never waits: a wake-up that cannot be put is found by the sweeper; `flush_wake_ups` waits,
     for so many seconds, until those on their way are put. `fault` is a named fault point: it does
     nothing unless a test of failures turned it on. `seed` makes 63-bit seeds, `new_uuid` dashed uuids, `elapsed` is a
-    monotonic clock in seconds.
+    monotonic clock in seconds. `allowance` bounds what the remedies of refused creates may cost.
     """
 
     settings: Settings
@@ -37,3 +38,4 @@ class Context:
     sleep: Callable[[float], None]
     uniform: Callable[[float, float], float]
     version: str
+    allowance: Allowance = field(default_factory=Allowance)

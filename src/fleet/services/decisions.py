@@ -6,13 +6,14 @@ from typing import Any
 
 from fleet.ledger import decisions
 from fleet.ledger.decisions import DecisionRow, DecisionSummary
-from fleet.model.decision import Decision
-from fleet.model.errors import NotFound
+from fleet.model.decision import Decision, Outcome
+from fleet.model.errors import FleetError, NotFound
 from fleet.model.request import parse_placement_request
 from fleet.placement.neighbour_record import read_neighbours
 from fleet.placement.pipeline import decide
-from fleet.placement.record import decode, decode_decision
+from fleet.placement.record import STORED_NODES_MAX, decode, decode_decision
 from fleet.placement.snapshot import Snapshot
+from fleet.services import remedies
 from fleet.services.context import Context
 
 NO_DECISION = "no such decision"
@@ -48,13 +49,32 @@ def listing(
 def record(ctx: Context, row: DecisionRow) -> dict[str, Any]:
     """Return what the decision recorded: counts by stage and reason, the first ranked and dropped, by name.
 
-    Past the retention of the snapshot it saw, nodes are told by their place in it instead.
+    A refusal is decided again on what it saw: the figures of the first dropped nodes, and what would have helped. Past
+    the retention of the snapshot it saw, nodes are told by their place in it instead, and neither is known.
     """
+    stored = decode_decision(row.record)
     try:
-        names = saved_snapshot(ctx, row).frame.roster.names
+        seen = saved_snapshot(ctx, row)
     except NotFound:
-        names = None
-    return decode_decision(row.record).as_dict(names)
+        return stored.as_dict(None)
+    form = stored.as_dict(seen.frame.roster.names)
+    return form if stored.outcome != Outcome.REFUSED else {**form, **_refused_for(row, seen)}
+
+
+def _refused_for(row: DecisionRow, seen: Snapshot) -> dict[str, Any]:
+    """Return the figures of the first dropped nodes, each at its first failing stage, and the remedies."""
+    try:
+        request = parse_placement_request(row.request)
+        decision = decide(request, seen, row.seed)
+        found = remedies.of_refusal(request, seen, decision)
+    except FleetError:
+        # A later version may not read everything that an earlier one could ask for.
+        return {}
+    figures: dict[str, Any] = {}
+    for stage in decision.stages:
+        for at in stage.dropped_indices[: STORED_NODES_MAX - len(figures)]:
+            figures[stage.names[at]] = {"stage": stage.name, **stage.reason_of(int(at))}
+    return {"figures": figures, "remedies": remedies.forms(found)}
 
 
 def saved_snapshot(ctx: Context, row: DecisionRow) -> Snapshot:

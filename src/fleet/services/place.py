@@ -31,6 +31,7 @@ from fleet.placement.record import encode_decision
 from fleet.placement.rules.enforced import Enforced
 from fleet.services import waiver
 from fleet.services.context import Context
+from fleet.services.remedies import Remedies, of_refusal
 from fleet.services.snapshots import View
 
 ATTEMPTS_MAX = 3
@@ -74,7 +75,10 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why nothing was placed: a `code` for programs, one sentence, and how many nodes by stage and reason."""
+    """Why nothing was placed: a `code` for programs, one sentence, and how many nodes by stage and reason.
+
+    `remedies` finds what would have helped; None: nothing but a guard stood in the way.
+    """
 
     code: str
     detail: str
@@ -83,6 +87,7 @@ class Refusal:
     transient: bool = False
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
+    remedies: Callable[[], Remedies] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(slots=True)
@@ -350,6 +355,7 @@ class _Attempts:
             stage=decision.stage or "",
             transient=decision.transient,
             counts=decision.counts,
+            remedies=lambda: of_refusal(self._placing.request, view.snapshot, decision),
         )
 
     def _refuse_by_guard(self, view: View, decision: Decision) -> Refusal:

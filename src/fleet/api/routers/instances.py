@@ -27,7 +27,7 @@ from fleet.ledger.instances import InstanceView, Position
 from fleet.model.errors import NotFound, NotSupported
 from fleet.model.lifecycle import InstanceState
 from fleet.model.request import InstanceRequest, Name
-from fleet.services import namespaces
+from fleet.services import namespaces, remedies
 from fleet.services.authentication import Caller
 from fleet.services.create import create_instance
 from fleet.services.delete import delete_instance
@@ -73,14 +73,17 @@ def _metadata(view: InstanceView) -> dict[str, Any]:
     return given if affinity is None else {**given, "affinity": affinity}
 
 
-def refused(refusal: Refusal) -> Response:
-    """A placement's no: its code, its sentence, and how many nodes each stage dropped for which reason."""
+def refused(services: Services, refusal: Refusal) -> Response:
+    """A placement's no: its code, its sentence, how many nodes each stage dropped for which reason, what would help."""
+    ctx, find = services.context, refusal.remedies
+    found = None if find is None else ctx.allowance.spend(ctx.elapsed, find)
     extra = {
         "stage": refusal.stage or None,
         "transient": refusal.transient,
         "counts": refusal.counts,
         "decision_id": refusal.decision_id,
         **refusal.extra,
+        "remedies": None if found is None else remedies.forms(found),
     }
     return problem(refusal.code, refusal.detail, **extra)
 
@@ -104,7 +107,7 @@ def create(*, services: ServicesDep, caller: CallerDep, body: InstanceRequest, r
     refuse_unsupported(body)
     made = create_instance(services.context, namespace, body, retry_key)
     if isinstance(made, Refusal):
-        return refused(made)
+        return refused(services, made)
     content = {
         "uuid": made.uuid,
         "node": made.node,
@@ -200,18 +203,6 @@ def explain_placement(*, services: ServicesDep, caller: CallerDep, body: Instanc
     namespace = target_namespace(services, caller, body.namespace)
     refuse_unsupported(body)
     return answer(explain(services.context, namespace, body).as_dict(NODES_SHOWN_MAX))
-
-
-@router.get("/placements/capacity", responses=documented(), response_model=None)
-async def capacity(
-    *,
-    caller: CallerDep,
-    cpus: Annotated[int, Query(ge=1, le=1_000_000)],
-    memory_mb: Annotated[int, Query(ge=1, le=2**40)],
-    disk_gb: Annotated[int, Query(ge=0, le=2**40)] = 0,
-) -> Response:
-    """How many more of a shape fit: not supported yet."""
-    raise NotSupported("the capacity of a shape is not supported yet")
 
 
 def _visible(services: Services, caller: Caller, uuid: UUID) -> InstanceView:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, ParamSpec, TypeVar
 import typer
 
 from fleet.cli.outcome import Misused
+from fleet.cli.output import Output
 from fleet.cli.request_file import read_request, size_gib, size_mib
 from fleet.cli.session import Shell
 
@@ -141,8 +142,7 @@ def show_decision(shell: Shell, decision: Mapping[str, Any]) -> None:
         )
         return
     output.say(decision["summary"], style="bold")
-    if decision.get("remedy"):
-        output.say(f"What would help: {decision['remedy']}")
+    tell_remedies(output, decision)
     ranked = decision["ranked"][:RANKED_SHOWN]
     if ranked:
         output.say("")
@@ -150,21 +150,43 @@ def show_decision(shell: Shell, decision: Mapping[str, Any]) -> None:
         output.listing(rows, ("place", "node", "weight"))
         if len(decision["ranked"]) > RANKED_SHOWN:
             output.say(f"… and {len(decision['ranked']) - RANKED_SHOWN} more; --json has them all")
-    dropped = [
-        {
-            "node": name,
-            "stage": stage["name"],
-            "reason": reason.get("reason", ""),
-            "figures": {key: value for key, value in reason.items() if key != "reason"},
-        }
-        for stage in decision["stages"]
-        for name, reason in stage["dropped"].items()
-    ]
+    dropped = _dropped(decision)
     if dropped:
         output.say("\nNot on:")
-        output.listing(dropped[:DROPPED_SHOWN], ("node", "stage", "reason", "figures"))
+        output.listing(dropped[:DROPPED_SHOWN], ("node", "stage", "reason", "figures", "also"))
         if len(dropped) > DROPPED_SHOWN:
-            output.say(f"… and {len(dropped) - DROPPED_SHOWN} more reasons; --json has them all")
+            output.say(f"… and {len(dropped) - DROPPED_SHOWN} more nodes; --json has them all")
+
+
+def tell_remedies(output: Output, decision: Mapping[str, Any]) -> None:
+    """Print what would help, the smallest change first; where nobody looked for it, the nearest thing that is known."""
+    lines = remedy_lines(decision)
+    if lines:
+        output.say("What would help:")
+    elif decision.get("remedy"):
+        output.say(f"What would help: {decision['remedy']}")
+    for line in lines:
+        output.say(f"  {line}")
+
+
+def remedy_lines(document: Mapping[str, Any]) -> list[str]:
+    """Return the remedies of a refusal as sentences; an answer of another version may have none."""
+    found = document.get("remedies") or []
+    return [str(one["text"]) for one in found if isinstance(one, Mapping) and "text" in one]
+
+
+def _dropped(decision: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for each dropped node: the first stage that drops it, why, and which others would too."""
+    rows: dict[str, dict[str, Any]] = {}
+    for stage in decision["stages"]:
+        for name, reason in stage["dropped"].items():
+            if name in rows:
+                rows[name]["also"].append(stage["name"])
+                continue
+            figures = {key: value for key, value in reason.items() if key != "reason"}
+            why = reason.get("reason", "")
+            rows[name] = {"node": name, "stage": stage["name"], "reason": why, "figures": figures, "also": []}
+    return list(rows.values())
 
 
 def _require(body: Mapping[str, Any], *, from_file: bool) -> None:

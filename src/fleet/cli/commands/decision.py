@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from fleet.cli.commands.asking import shell_of, uuid_of
+from fleet.cli.commands.asking import shell_of, tell_remedies, uuid_of
 from fleet.cli.output import Output
 from fleet.cli.told_events import tell
 
@@ -67,8 +67,7 @@ def _tell(output: Output, found: Mapping[str, Any]) -> None:
         output.say(f"  ranked, best first: {ranked} (of {record['ranked_total']})")
     for attempt in found["walk"]:
         output.say(f"  {_told(attempt)}")
-    if record.get("remedy"):
-        output.say(f"What would help: {record['remedy']}")
+    tell_remedies(output, record)
 
 
 def _told(attempt: Mapping[str, Any]) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Annotated, Any, Final
 
 import typer
 
+from fleet.cli.caller import Unreachable
 from fleet.cli.commands.asking import Asked, ask_for, body_of, shell_of, show_decision, uuid_of
 from fleet.cli.outcome import Refused
 from fleet.cli.output import console
@@ -39,12 +41,25 @@ def create(
     if dry_run:
         show_decision(shell, shell.call("POST", "/placements/explain", body))
         return
-    made = shell.create("/instances", body)
+    try:
+        made = shell.create("/instances", body)
+    except Refused as no:
+        raise _with_remedies(shell, no) from None
     if wait:
         done = _wait_for(shell, made["uuid"], made["operation_id"], {"running"}, wait_seconds)
         shell.output.record({**made, "state": done["state"]})
     else:
         shell.output.record(made)
+
+
+def _with_remedies(shell: Shell, no: Refused) -> Refused:
+    """Return a refusal with what would help; a service with too much to do leaves that to whoever asks again."""
+    document = no.document
+    if "remedies" not in document and document.get("decision_id"):
+        with contextlib.suppress(Refused, Unreachable):
+            record = shell.get(f"/decisions/{document['decision_id']}")["record"]
+            document |= {"remedies": record["remedies"]} if "remedies" in record else {}
+    return no
 
 
 @app.command("list")

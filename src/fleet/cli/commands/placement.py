@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
 
 import typer
 
 from fleet.cli.commands.asking import Asked, ask_for, body_of, shell_of, show_decision
 from fleet.cli.outcome import Misused
+from fleet.cli.output import Form, Output
 
+NODES_SHOWN: Final = 20
+NODES_AT_ONCE: Final = 1000
 RESOURCES: Final = (
     *("node", "state", "scheduling", "cpu_committed", "cpu_measured", "cpu_limit", "cpu_hard_max", "cpu_available"),
     *("cpu_load_1", "ram_committed", "ram_limit", "ram_available", "wake_risk_mb"),
@@ -32,15 +36,46 @@ def explain(ctx: typer.Context, asked: Asked) -> None:
 
 def capacity(
     ctx: typer.Context,
+    *,
     shape: Annotated[str, typer.Option(metavar="CPUSxMEMORYxDISK", help="vCPUs, MiB and GiB: 4x8192x40")],
+    label: Annotated[list[str] | None, typer.Option(metavar="K=V", help="Only on nodes with this label")] = None,
+    region: Annotated[str | None, typer.Option(help="Only in this region")] = None,
+    arch: Annotated[str | None, typer.Option(help="amd64 or arm64")] = None,
+    gpus: Annotated[int | None, typer.Option(help="GPUs, or MIG slices, of each")] = None,
+    gpu_kind: Annotated[str | None, typer.Option(help="Kind of GPU")] = None,
+    gpu_profile: Annotated[str | None, typer.Option(help="MIG profile")] = None,
+    namespace: Annotated[str | None, typer.Option(help="For another namespace (admin only)")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every node, not only those with the most room")] = False,
 ) -> None:
-    """Say how many more of a shape fit (not supported yet)."""
+    """Say how many more of a shape fit now, on each node and in all, and what binds."""
     shell = shell_of(ctx)
     parts = shape.lower().split("x")
     if len(parts) != 3 or not all(part.isdecimal() for part in parts):
         raise Misused(f"--shape {shape!r}: write vCPUs x MiB x GiB, for example 4x8192x40")
-    found = shell.get("/placements/capacity", cpus=parts[0], memory_mb=parts[1], disk_gb=parts[2])
-    shell.output.record(found)
+    asked: dict[str, Any] = {"cpus": parts[0], "memory_mb": parts[1], "disk_gb": parts[2], "label": label, "region": region}
+    asked |= {"arch": arch, "gpus": gpus, "gpu_kind": gpu_kind, "gpu_profile": gpu_profile, "namespace": namespace}
+    found = shell.get("/placements/capacity", limit=NODES_AT_ONCE if every else NODES_SHOWN, **asked)
+    while every and found["next_cursor"] is not None:
+        page = shell.get("/placements/capacity", limit=NODES_AT_ONCE, cursor=found["next_cursor"], **asked)
+        found = {**page, "items": [*found["items"], *page["items"]]}
+    _show_capacity(shell.output, shape, found)
+
+
+def _show_capacity(output: Output, shape: str, found: Mapping[str, Any]) -> None:
+    if output.form is Form.JSON:
+        output.json(found)
+        return
+    output.say(f"{found['fits']} more of {shape} fit", style="bold")
+    payer, fits = found["charged_to"]["payer"], found["charged_to"]["fits"]
+    if fits is not None and fits < found["on_nodes"]:
+        whose = "the namespace's claim bears" if payer == "claim" else "the cluster's unclaimed side bears"
+        output.say(f"{found['on_nodes']} on the nodes, but {whose} {fits}: {found['charged_to']['binds']} binds")
+    elif found["binds"]:
+        output.say(f"{found['binds']} binds on most nodes")
+    output.say(f"{found['nodes_with_room']} of {found['nodes']} nodes have room")
+    output.listing(found["items"], ("node", "fits", "binds", "reason"), title="nodes")
+    if found["next_cursor"] is not None:
+        output.say(f"… and {found['nodes'] - len(found['items'])} more nodes; --all shows them")
 
 
 def resources(ctx: typer.Context) -> None:
