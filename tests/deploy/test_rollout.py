@@ -1,5 +1,6 @@
 """The playbook, run for real into throwaway root file systems: files, owners, modes, values, and nothing twice."""
 
+import json
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fleet.measure import declared_gpus, read_gpu_file
 from tests.deploy.roots import PLAYBOOKS, REPOSITORY, Run, playbook, unpack
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -29,6 +31,7 @@ ALL = {
     "sf_node_backend": "simulated",
     "sf_auth_secret": "0123456789abcdef" * 4,
 }
+GPUS = {"gpus": [{"uuid": "GPU-1", "model": "NVIDIA A100", "compute_cap": "8.0", "memory_mb": 40960}]}
 HOSTS = ("control-1", "node-1", "node-2")
 
 
@@ -60,6 +63,7 @@ def write_inventory(folder: Path, roots: dict[str, Path]) -> Path:
             # host_vars win over group_vars.
             values |= {"sf_node_ram_reservation_gb": 64.5, "sf_node_labels": {"rack": "b", "disk": "ssd"}}
             values |= {"sf_instances_path": "/srv/instances"}
+            values |= {"sf_node_gpu_kind": "A100", "sf_gpu_inventory": GPUS}
         (folder / f"host_vars/{host}.yml").write_text(yaml.safe_dump(values))
     return folder / "hosts.yml"
 
@@ -124,11 +128,22 @@ def test_each_host_gets_its_own_values_and_no_key_that_nobody_set(rollout: Rollo
         "NODE_CPU_RESERVATION_THREADS": "12",
         "NODE_LABELS": "disk=ssd,rack=b",
         "INSTANCES_PATH": "/srv/instances",
+        "NODE_GPU_KIND": "A100",
+        "GPU_INVENTORY_FILE": "/etc/sf/gpus.json",
     }
     assert rollout.config("control-1")["NODE_IS_HYPERVISOR"] == "false"
     assert rollout.config("control-1")["ADMIN_KEY_FILE"] == "/var/lib/sf/admin.key"
     assert "ADMIN_KEY_FILE" not in rollout.config("node-1")
     assert rollout.config("node-1")["DATABASE_URL"] == ALL["sf_database_url"]
+
+
+def test_declared_gpus_are_written_as_the_daemon_reads_them(rollout: Rollout) -> None:
+    file = rollout.roots["node-2"] / "etc/sf/gpus.json"
+
+    assert json.loads(file.read_text()) == GPUS
+    assert read_gpu_file(file) == declared_gpus(GPUS)
+    assert inside(rollout.roots["node-2"], "stat", "-c", "%a %U:%G", "/etc/sf/gpus.json") == "640 root:sf"
+    assert not (rollout.roots["node-1"] / "etc/sf/gpus.json").exists()
 
 
 @pytest.mark.parametrize("host", HOSTS)

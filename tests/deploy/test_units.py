@@ -13,6 +13,7 @@ UNITS = REPOSITORY / "systemd"
 DAEMONS = ("sf-api", "sf-reconciler", "sf-resources", "sf-worker")
 # Of 100, as `systemd-analyze security` counts; an unprotected service has 96.
 EXPOSURE_MAX = 16
+DEVICES = ("PrivateDevices", "DevicePolicy", "DeviceAllow")
 
 
 def settings(unit: Path) -> list[tuple[str, str, str]]:
@@ -93,8 +94,8 @@ def test_a_unit_never_gives_up_and_never_storms(daemon: str) -> None:
 
 
 def test_the_four_units_share_one_sandbox() -> None:
-    """What differs is what the daemons do, not how far each is trusted."""
-    own = {"ExecStartPre", "ExecStart", "TimeoutStopSec", "KillMode", "PrivateUsers"}
+    """What differs is what the daemons do, not how far each is trusted; which devices each sees, see below."""
+    own = {"ExecStartPre", "ExecStart", "TimeoutStopSec", "KillMode", "PrivateUsers", *DEVICES}
     shared = [
         [
             (key, value)
@@ -105,6 +106,15 @@ def test_the_four_units_share_one_sandbox() -> None:
     ]
 
     assert all(found == shared[0] for found in shared)
+
+
+@pytest.mark.parametrize("daemon", DAEMONS)
+def test_a_daemon_sees_no_devices_but_the_gpus_that_it_measures(daemon: str) -> None:
+    """Hidden, they would look like a machine without GPUs."""
+    found = [(key, value) for _, key, value in settings(UNITS / f"{daemon}.service") if key in DEVICES]
+    gpus = [("DevicePolicy", "closed"), ("DeviceAllow", "char-nvidia* rw")]
+
+    assert found == (gpus if daemon == "sf-resources" else [("PrivateDevices", "yes")])
 
 
 def test_no_instance_lives_in_a_control_group_that_a_unit_kills() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from fleet.measure.cpu import cpu_fields, hybrid_fields, load_fields
 from fleet.measure.disk import BusyReading, blobs_fields, busy_fields, disk_fields, disk_foreign_fields
@@ -18,6 +18,7 @@ from fleet.measure.memory import memory_fields
 from fleet.model.domain import sum_domains
 
 T = TypeVar("T")
+REASON_CHARACTERS_MAX: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ class _Collected:
         try:
             return question()
         except Exception as fault:  # noqa: BLE001  # a defect in one collector must not silence the others
-            self.failed[collector] = f"{type(fault).__name__}: {fault}"
+            self.failed[collector] = f"{type(fault).__name__}: {fault}"[:REASON_CHARACTERS_MAX]
             return None
 
     def publish(self, collector: str, fields: Callable[[], Mapping[str, Any]]) -> None:
