@@ -65,7 +65,7 @@ def _simple(verdicts: Verdicts) -> Iterator[Relaxation]:
         ("arch", request.arch, "", Kind.ARCH, frozenset({"arch"}), "the architecture {}"),
         ("gpu_kind", request.gpu_kind, "", Kind.GPU_KIND, GPU, "the kind of GPU, {}"),
         ("gpu_profile", request.gpu_profile, "", Kind.GPU_PROFILE, GPU, "the MIG profile {}, for whole GPUs"),
-        ("placement.node", request.placement.node, None, Kind.PIN, frozenset({"node_pin"}), "the node {}"),
+        ("placement.node", request.placement.node, None, Kind.PIN, frozenset({"node_pin"}), "the pin to {}"),
     )
     for name, before, after, kind, stages, words in fields:
         if before and (stages != GPU or request.gpus):

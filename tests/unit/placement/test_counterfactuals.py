@@ -1,0 +1,220 @@
+"""What a refused caller reads, in the cases that people meet; the laws behind it are in tests/property."""
+
+from __future__ import annotations
+
+import functools
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fleet.model.cluster_config import ClusterConfig
+from fleet.model.request import parse_placement_request
+from fleet.placement import counterfactuals
+from fleet.placement.counterfactuals import DECISIONS_MAX, remedies
+from fleet.placement.example import a_node
+from fleet.placement.pipeline import decide, decide_on
+from fleet.placement.snapshot import Snapshot
+from tests.benchmarks.deciding import NOW_US, records
+from tests.unit.placement.asking import request_of, snapshot_of
+
+DB = {"tags": {"role": "db"}, "cpus": 1, "memory_mb": 1024, "disk_gb": 10}
+NO_DB = {"resource": "virtual_machine", "operator": "has_not", "tags": {"role": "db"}}
+BUDGET_SECONDS = 1.0
+"""Ten times what a large refusal may take, so that a busy machine fails no test; the benchmark has the figure."""
+
+
+def told(*nodes: dict[str, Any], config: Any = None, instances: Any = (), **request: Any) -> list[str]:
+    """The sentences of a refusal, less the one about a new node."""
+    found = remedies(request_of(**request), snapshot_of(*nodes, config=config, instances=instances), 0)
+    return [remedy.text for remedy in found if remedy.node is not None]
+
+
+def selector(**labels: str) -> dict[str, Any]:
+    return {"placement": {"labels": labels}}
+
+
+def test_each_label_that_would_do_is_told_alone() -> None:
+    nodes = [a_node(name="n1", labels={"disk": "nvme"}), a_node(name="n2", labels={"tier": "gold"})]
+
+    assert told(*nodes, **selector(disk="nvme", tier="gold"))[:2] == [
+        "Drop the label disk=nvme: then n2 fits.",
+        "Drop the label tier=gold: then n1 fits.",
+    ]
+
+
+def test_pairs_of_labels_are_told_when_no_label_alone_would_do() -> None:
+    node = a_node(labels={"disk": "nvme"})
+
+    assert told(node, **selector(disk="nvme", tier="gold", rack="a"))[0] == (
+        "Drop the labels rack=a,tier=gold: then n1 fits."
+    )
+
+
+def test_the_whole_selector_goes_when_no_pair_would_do() -> None:
+    assert told(a_node(), **selector(disk="nvme", tier="gold", rack="a")) == [
+        "Drop the labels disk=nvme,rack=a,tier=gold: then n1 fits."
+    ]
+
+
+def test_region_arch_and_pin_can_go() -> None:
+    assert told(a_node(region="eu"), region="us") == ["Drop the region us: then n1 fits."]
+    assert told(a_node(), arch="arm64") == ["Drop the architecture arm64: then n1 fits."]
+    assert told(a_node(), placement={"node": "n9"}) == ["Drop the pin to n9: then n1 fits."]
+
+
+def test_an_amount_is_lowered_to_what_the_best_node_takes() -> None:
+    nodes = [a_node(name="n1", used_cpus=41), a_node(name="n2", used_cpus=39)]
+
+    assert told(*nodes, cpus=4) == [
+        "Ask for 3 vCPUs instead of 4: then n2 fits.",
+        "Wait until n2 (or one other) has 1 vCPUs more: then n2 fits.",
+    ]
+
+
+def test_the_overhead_of_an_instance_is_left_out_of_what_may_be_asked_for() -> None:
+    node, config = a_node(memory_available=5120, memory_reserved_mb=4096), {"INSTANCE_OVERHEAD_MB": 64}
+
+    assert told(node, config=config, memory_mb=1024)[0] == "Ask for 960 MiB of memory instead of 1024: then n1 fits."
+
+
+def test_two_amounts_are_lowered_together_only_when_one_is_not_enough() -> None:
+    node = a_node(used_cpus=41, memory_available=5000)
+
+    assert told(node, cpus=4, memory_mb=4096)[0] == (
+        "Ask for 1 vCPUs instead of 4 and ask for 904 MiB of memory instead of 4096: then n1 fits."
+    )
+    assert not [text for text in told(a_node(used_cpus=41), cpus=4) if " and ask " in text]
+
+
+def test_on_a_pinned_node_the_amounts_are_that_nodes() -> None:
+    nodes = [a_node(name="n1", used_cpus=40), a_node(name="n2", used_cpus=42)]
+
+    assert told(*nodes, cpus=3, placement={"node": "n1"})[0] == "Ask for 2 vCPUs instead of 3: then n1 fits."
+
+
+def test_the_smallest_rule_that_would_do_is_named_by_its_path() -> None:
+    nodes = [a_node(name="n1"), a_node(name="n2", labels={"type": "storage"})]
+    storage = {"resource": "metal_server", "operator": "has", "tags": {"type": "storage"}}
+    tree = [{"any_of": [{"all_of": [storage, NO_DB]}]}]
+
+    found = told(*nodes, instances=[{"uuid": "i1", "node": "n2", **DB}], placement_rules=tree)
+
+    assert found[:2] == [
+        "Drop placement_rules[0].any_of[0].all_of[0] (metal_server has type=storage): then n1 fits.",
+        "Drop placement_rules[0].any_of[0].all_of[1] (virtual_machine has_not role=db): then n2 fits.",
+    ]
+    assert "Set AFFINITY_MATCHING to preferred for the whole cluster: then 2 nodes fit, n1 first." in found
+
+
+def test_b27_a_rule_within_a_label_that_nobody_has_names_the_nodes_without_it() -> None:
+    nodes = [a_node(name=f"n{number}") for number in range(1, 6)]
+
+    found = told(*nodes, placement_rules=[{**NO_DB, "within": "rack"}])
+
+    assert (
+        "Declare the label rack of its own on n1, if that is true of it (without it: n1, n2, n3 and 2 more): "
+        "then n1 fits."
+    ) in found
+
+
+def test_a_required_tag_can_go() -> None:
+    found = remedies(request_of(affinity={"require_with_tag": ["web", "db"]}), snapshot_of(a_node()), 0)
+    one = told(a_node(), instances=[{"uuid": "i1", "node": "n1", **DB}], affinity={"require_with_tag": ["web", "role"]})
+
+    assert [remedy.node for remedy in found] == [], "neither tag alone would do, and a new node has no neighbours"
+    assert one == ["Drop web from require_with_tag: then n1 fits."]
+
+
+def test_gpus_can_be_fewer_of_another_kind_or_none() -> None:
+    node = a_node(gpu_count=2, gpu_count_used=1, gpu_kind="a100")
+
+    assert told(node, gpus=2, gpu_kind="a100") == [
+        "Ask for 1 GPUs instead of 2: then n1 fits.",
+        "Ask for no GPUs: then n1 fits.",
+        "Wait until n1 has 1 GPUs more: then n1 fits.",
+    ]
+    assert told(node, gpus=1, gpu_kind="h100")[0] == "Drop the kind of GPU, h100: then n1 fits."
+
+
+@pytest.mark.parametrize(
+    ("node", "text"),
+    [
+        ({"scheduling": "cordoned"}, "Uncordon n1: then n1 fits."),
+        ({"scheduling": "draining"}, "Undrain n1: then n1 fits."),
+        (
+            {"limit_instances": 1, "used_instances": 1},
+            "Raise max_instances of n1 from 1 to 2: then n1 fits.",
+        ),
+        ({"sample_age_seconds": 300}, "Start sf-resources on n1, whose last sample is 300 s old: then n1 fits."),
+        ({"sample_age_seconds": None}, "Start sf-resources on n1, which has sent no sample: then n1 fits."),
+        ({"state": "error"}, "Repair n1, which is in error: then n1 fits."),
+    ],
+)
+def test_what_an_operator_can_do_names_the_node(node: dict[str, Any], text: str) -> None:
+    assert told(a_node(**node))[0] == text
+
+
+def test_two_changes_may_be_the_callers_and_the_operators() -> None:
+    assert told(a_node(region="eu", scheduling="cordoned"), region="us") == [
+        "Drop the region us and uncordon n1: then n1 fits."
+    ]
+
+
+def test_nothing_but_time_helps_a_node_that_is_only_busy() -> None:
+    assert told(a_node(queue_waiting=21)) == ["Wait until n1 has at most 20 waiting jobs: then n1 fits."]
+
+
+def test_what_is_unknown_is_not_helped_by_asking_for_less() -> None:
+    assert told(a_node(memory_available=None), memory_mb=4096) == []
+
+
+def test_a_new_node_is_described_by_what_the_request_asks_of_a_node() -> None:
+    request = request_of(region="eu", gpus=2, gpu_kind="a100", **selector(disk="nvme"))
+
+    found = remedies(request, snapshot_of(a_node()), 0)[-1]
+
+    assert (found.node, found.nodes) == (None, 1)
+    assert found.text == (
+        "Register a node with room for at least 1 vCPUs, 1024 MiB of memory, 10 GiB of disk, 2 GPUs (a100), "
+        "with region eu, label disk=nvme."
+    )
+
+
+def test_an_empty_fleet_needs_a_node() -> None:
+    (only,) = remedies(request_of(), snapshot_of(), 0)
+
+    assert only.change[0]["action"] == "register"
+
+
+@functools.cache
+def many(count: int) -> Snapshot:
+    labelled = [replace(node, labels={"rack": f"r{at % 50}"}) for at, node in enumerate(records(count))]
+    return Snapshot.from_records(labelled, ClusterConfig(), NOW_US)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"cpus": 190, "memory_mb": 4096},
+        {"cpus": 2, "memory_mb": 4096, "placement": {"labels": {f"l{number}": "x" for number in range(64)}}},
+        {"cpus": 2, "memory_mb": 4096, "placement_rules": [{**NO_DB, "operator": "has", "within": "rack"}] * 16},
+        {"cpus": 2, "memory_mb": 4096, "gpus": 4, "gpu_kind": "a100", "region": "eu", "arch": "arm64"},
+    ],
+)
+def test_the_work_is_bounded_on_ten_thousand_nodes(body: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot, request = many(10_000), parse_placement_request(body)
+    decision, made = decide(request, snapshot, 0), []
+
+    def counted(*given: Any) -> Any:
+        made.append(given)
+        return decide_on(*given)
+
+    monkeypatch.setattr(counterfactuals, "decide_on", counted)
+    started = time.perf_counter()
+    found = remedies(request, snapshot, 0, decision)
+
+    assert time.perf_counter() - started < BUDGET_SECONDS
+    assert len(made) <= DECISIONS_MAX
+    assert found
