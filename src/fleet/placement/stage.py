@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,8 @@ class Reason:
     meaning: str
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Drops: TypeAlias = Sequence[tuple[Reason, Mask]]
 Figures: TypeAlias = dict[str, Any]
 
@@ -175,14 +177,23 @@ class NamedStrategy:
             BrokenPromise: the strategy failed, or it did not return each candidate once.
         """
         candidates.flags.writeable = False
-        try:
-            ordering = self.strategy.order(ask, frame, candidates, seed)
-        except Exception as error:
-            raise BrokenPromise(f"{self.told}: it failed with {error!r}") from error
+        ordering = self._guarded(self.strategy.order)(ask, frame, candidates, seed)
         problem = ordering_problem(ordering, candidates, len(frame))
         if problem:
             raise BrokenPromise(f"{self.told}: {problem}")
-        return ordering
+        note, figures = self._guarded(ordering.note), self._guarded(ordering.figures)
+        return Ordering(ordering.ranked, ordering.weights, note, figures)
+
+    def _guarded(self, call: Callable[P, T]) -> Callable[P, T]:
+        """Return the same call, whose failure is told as the strategy's."""
+
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                return call(*args, **kwargs)
+            except Exception as error:
+                raise BrokenPromise(f"{self.told}: it failed with {error!r}") from error
+
+        return guarded
 
     @property
     def told(self) -> str:

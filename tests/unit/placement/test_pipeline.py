@@ -265,7 +265,7 @@ def test_the_request_names_the_strategy_before_the_configuration_does() -> None:
 def test_an_unknown_strategy_is_a_bad_request(
     config: dict[str, Any], request_changes: dict[str, Any], field: str
 ) -> None:
-    with pytest.raises(InvalidRequest, match="there is: balanced, .*, load-aware") as refused:
+    with pytest.raises(InvalidRequest, match=r"there is: balanced, .*, load-aware") as refused:
         decision_on(a_node(), config=config, **request_changes)
 
     assert refused.value.extra["errors"][0]["field"] == field

@@ -68,8 +68,9 @@ def figures(ask: Ask, frame: Frame, at: int) -> Figures:
 
 def note(found: Figures) -> str:
     """Return a node's place in words."""
+    band = "" if found["memory_band"] is None else f" (band {found['memory_band']})"
     disk, cpus = percent(found["projected_disk"]), percent(found["projected_cpus"])
-    return f"projected memory {percent(found['projected_memory'])}, disk {disk}, CPU {cpus}"
+    return f"projected memory {percent(found['projected_memory'])}{band}, disk {disk}, CPU {cpus}"
 
 
 STRATEGY = Strategy(order=order, axis="memory_band")
