@@ -41,6 +41,8 @@ GOOD: list[tuple[str, Any, str]] = [
         "DATABASE_URL='mysql+pymysql://fleet:a\"b$c`d#e\\f@db/fleet'",
     ),
 ]
+NO_MAPPINGS: tuple[Any, ...] = ("lots", [], None, 4)
+NO_PATHS: tuple[Any, ...] = ("cards.yml", "/etc/sf/cards.yml\nNODE_NAME=other", ["/a"])
 NO_NUMBERS: tuple[Any, ...] = ("", "lots", -1, "-1", 1e9, "1e9", True, None, [], "4 GB", " 4", "4\n")
 BAD: list[tuple[str, Any]] = [
     *((name, value) for name in NUMBERS for value in NO_NUMBERS),
@@ -52,8 +54,8 @@ BAD: list[tuple[str, Any]] = [
     ("sf_manage_services", "perhaps"),
     ("sf_node_region", "north\nNODE_NAME=other"),
     ("sf_node_region", "nor'th"),
-    *(("sf_gpu_inventory_file", value) for value in ("cards.yml", "/etc/sf/cards.yml\nNODE_NAME=other", ["/a"])),
-    *(("sf_gpu_inventory", value) for value in ("lots", [], None, 4)),
+    *(("sf_gpu_inventory_file", value) for value in NO_PATHS),
+    *(("sf_gpu_inventory", value) for value in NO_MAPPINGS),
     ("sf_database_url", ""),
     ("sf_redis_url", None),
     *(("sf_auth_secret", value) for value in ("", "too short to sign with")),

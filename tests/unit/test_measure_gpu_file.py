@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fleet.cli.commands.node import _of_this_machine
+from fleet.config import load_settings
 from fleet.measure import GpuReading, declared_gpus, read_gpu_file
 from fleet.model.config_value import ConfigError
 from fleet.model.gpu_report import ReportedUnit, Unit
@@ -143,3 +145,16 @@ def test_a_file_of_any_size_is_not_read(tmp_path: Path) -> None:
         read_gpu_file(a_file(tmp_path, "#" * (1024**2 + 1)))
     with pytest.raises(ConfigError, match="cannot be read"):
         read_gpu_file(tmp_path / "nothing")
+
+
+def test_a_first_registration_takes_kind_and_counts_from_the_file_and_the_kind_rather_from_the_configuration(
+    tmp_path: Path,
+) -> None:
+    file = a_file(tmp_path, DECLARED)
+    config = a_file(tmp_path, f"NODE_NAME=n1\nGPU_INVENTORY_FILE={file}\n", "config")
+    body = _of_this_machine(load_settings(config, {}))
+    named = _of_this_machine(load_settings(config, {"FLEET_NODE_GPU_KIND": "a100"}))
+
+    assert (body["gpu_kind"], body["gpu_count"], body["mig_profiles"]) == ("A100", 2, {"1g.10gb": 7})
+    assert named["gpu_kind"] == "a100"
+    assert "gpu_count" not in _of_this_machine(load_settings(a_file(tmp_path, "NODE_NAME=n1\n", "plain"), {}))
