@@ -12,6 +12,7 @@ from types import FrameType
 import pytest
 
 from tests.layers import LayerTimes
+from tests.numbered import MARK, VectorCount
 from tests.provision import MARIADB, REDIS, required
 from tests.servers import MariaDBServer, RedisServer, fresh_database
 
@@ -22,8 +23,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(LayerTimes(), "layer-times")
+    if MARK in config.option.markexpr:
+        config.pluginmanager.register(VectorCount(Path(__file__).parent), "vector-count")
     # The machine's own FLEET_* variables must not decide a test; those of the test run itself stay.
-    for name in [name for name in os.environ if name.startswith("FLEET_") and not name.startswith("FLEET_TEST_")]:
+    own = ("FLEET_TEST_", "FLEET_TRACES")
+    for name in [name for name in os.environ if name.startswith("FLEET_") and not name.startswith(own)]:
         del os.environ[name]
     # Whoever ends the run with SIGTERM gets the same clean end as with Ctrl-C.
     if threading.current_thread() is threading.main_thread():

@@ -157,6 +157,16 @@ def test_shakenfist_v25_every_disk_busy_fails_at_sufficient_idle_disk() -> None:
     assert (decision.code, decision.stage, decision.transient) == ("out_of_capacity", "sufficient_idle_disk", True)
 
 
+def test_shakenfist_v25_a_preferred_node_is_kept_although_its_disk_is_busy() -> None:
+    friend = {"uuid": "i1", "node": "n1", "tags": {"role": "web"}, "cpus": 1, "memory_mb": 1024, "disk_gb": 1}
+    nodes = [a_node(name="n1", disk_busy_ms_per_second=2000.5), a_node(name="n2"), a_node(name="n3")]
+
+    decision = decision_on(*nodes, instances=[friend], affinity={"prefer_with_tag": ["role=web"]})
+
+    assert decision.ranked == ("n1",)
+    assert "sufficient_idle_disk" in [stage.name for stage in decision.stages if stage.overridden]
+
+
 # --- bug reports ---------------------------------------------------------------------------------------------------
 
 
