@@ -40,6 +40,13 @@ class Popular:
         counts = Counter(arrival.shape for arrival in arrivals)
         return cls(tuple(counts.most_common()))
 
+    def classes(self) -> list[str]:
+        """Return the size classes, smallest first."""
+        sizes: dict[str, tuple[int, ...]] = {}
+        for shape, _ in self.shapes:
+            sizes[shape.size_class] = min(sizes.get(shape.size_class, _size(shape)), _size(shape))
+        return sorted(sizes, key=lambda name: (sizes[name], name))
+
     def asking_gpus(self) -> Popular:
         """Return the shapes that ask for GPUs."""
         return Popular(tuple((shape, count) for shape, count in self.shapes if shape.gpus))

@@ -20,7 +20,7 @@ from fleet.simulation.chance import Chance
 from fleet.simulation.engine import Course, Engine
 from fleet.simulation.ledger import Charge, Ledger
 from fleet.simulation.machines import Domain, Ground, inventory_of
-from fleet.simulation.remainder import Popular
+from fleet.simulation.remainder import Popular, Remainder
 from fleet.simulation.scenario import Arrival, Scenario
 from fleet.simulation.tally import Point, Tally
 from fleet.simulation.view import View
@@ -91,7 +91,9 @@ class _Run:
         self._open: dict[int, _Open] = {}
         self._arriving = 0
         self._leaving = 0
-        self._tally = Tally(Books(self._grounds, scenario.config), Popular.of(scenario.arrivals))
+        books = Books(self._grounds, scenario.config)
+        empty = Remainder(books.limits, books.used, [row.gpus for row in self._ledger.rows])
+        self._tally = Tally(books, Popular.of(scenario.arrivals), empty)
 
     def go(self) -> Result:
         engine, scenario = self._engine, self._scenario
@@ -173,7 +175,7 @@ class _Run:
             self._live(arrival, answer.charge)
         else:
             if arrival.shape.gpus and answer.code != PLACEMENT_BUSY:
-                self._tally.note_gpu_refusal(self._ledger.rows, now_us)
+                self._tally.note_gpu_refusal(arrival.shape, self._ledger.rows, now_us)
             self._refuse(opened, answer)
         self._serve()
 

@@ -52,6 +52,8 @@ class Tally:
 
     books: Books
     popular: Popular
+    empty: Remainder
+    """What the fleet had before anybody came."""
     requested: int = 0
     placed: int = 0
     delayed: int = 0
@@ -71,12 +73,14 @@ class Tally:
     wakes: int = 0
     wake_shortfalls: int = 0
     wake_shortfall_mb_peak: int = 0
+    hopeless: int = 0
     first_gpu_refusal: FirstGpuRefusal | None = None
     points: list[Point] = field(default_factory=list)
     _since_us: int = 0
     _area: Counter[str] = field(default_factory=Counter)
     _bands: Counter[int] = field(default_factory=Counter)
     _compaction: list[float] = field(default_factory=list)
+    _ever_fits: dict[Shape, bool] = field(default_factory=dict)
 
     def pass_time(self, now_us: int) -> None:
         """Add what was held since the last change. Call before every change of the books."""
@@ -113,6 +117,7 @@ class Tally:
         """Count a final refusal."""
         self.refused[code] += 1
         self.stages[stage] += 1
+        self.hopeless += not self.ever_fits(shape)
         self.by_class[shape.size_class][1] += 1
 
     def note_expired(self, shape: Shape) -> None:
@@ -120,9 +125,15 @@ class Tally:
         self.expired += 1
         self.by_class[shape.size_class][1] += 1
 
-    def note_gpu_refusal(self, rows: Sequence[Row], now_us: int) -> None:
-        """Remember how things stood at the first one."""
-        if self.first_gpu_refusal is None:
+    def ever_fits(self, shape: Shape) -> bool:
+        """Return whether an empty fleet takes a shape."""
+        if shape not in self._ever_fits:
+            self._ever_fits[shape] = bool(self.empty.fits(shape).any())
+        return self._ever_fits[shape]
+
+    def note_gpu_refusal(self, shape: Shape, rows: Sequence[Row], now_us: int) -> None:
+        """Remember how things stood at the first one; what no empty fleet takes says nothing about this one."""
+        if self.first_gpu_refusal is None and self.ever_fits(shape):
             left = self.remainder(rows)
             rate = left.fragmentation(left.free_gpus, self.popular.asking_gpus())
             unallocated = self.books.gpus_total - self.books.gpus_used
@@ -167,10 +178,13 @@ class Tally:
             "departed": self.departed,
             "oversold": self.books.oversold,
             "placed_percent": _share(self.placed, self.requested),
+            "never_fits": self.hopeless,
             "refused_by_code": dict(sorted(self.refused.items())),
             "refused_by_stage": dict(sorted(self.stages.items())),
             "rejected_percent_by_class": {
-                name: _share(lost, asked) for name, (asked, lost) in sorted(self.by_class.items())
+                name: _share(self.by_class[name][1], self.by_class[name][0])
+                for name in self.popular.classes()
+                if name in self.by_class
             },
             "wait_ms": {f"p{p}": _milliseconds(nearest_rank(waits, p)) for p in (50, 95, 99)},
             "walks_per_request": _ratio(self.walks, self.requested),
@@ -212,6 +226,7 @@ class Tally:
         return {
             "gpus_total": self.books.gpus_total,
             "gpus_unallocated_at_end": self.books.gpus_total - self.books.gpus_used,
+            "gpus_unallocated_percent": _share(self.books.gpus_total - self.books.gpus_used, self.books.gpus_total),
             "gpu_fragmentation_percent_at_end": _hundredths(
                 left.fragmentation(left.free_gpus, self.popular.asking_gpus())
             ),
@@ -222,9 +237,11 @@ class Tally:
 
 
 def describe(shape: Shape) -> str:
-    """Return a shape as the command line writes it: CPUs x MiB x GiB, and its GPUs."""
+    """Return a shape as the command line writes it: vCPUs x MiB x GiB, and `+GPUS:KIND|KIND`."""
     text = f"{shape.cpus}x{shape.memory_mb}x{shape.disk_gb}"
-    return f"{text}+{shape.gpus}{'|'.join(('', *shape.gpu_kinds))}" if shape.gpus else text
+    if not shape.gpus:
+        return text
+    return f"{text}+{shape.gpus}" + (f":{'|'.join(shape.gpu_kinds)}" if shape.gpu_kinds else "")
 
 
 def nearest_rank(ordered: Sequence[int], percent: int) -> int | None:

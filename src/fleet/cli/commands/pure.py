@@ -1,4 +1,4 @@
-"""`fleet decide`, `fleet replay`, `fleet simulate`: decisions from files, and recorded traces against the real API."""
+"""`fleet decide`, `fleet replay`, `fleet simulate`: decisions from files, traces against the real API, and offline."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from fleet.cli.outcome import not_there_yet
 from fleet.cli.output import Form, Output
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the verbs to the application."""
+    from fleet.cli.commands.simulate import simulate
     from fleet.cli.replay import replay_command
 
     app.command()(decide)
@@ -33,8 +33,3 @@ def decide(
     document, code = decide_files(str(snapshot), str(request), seed, strategy)
     Output(Form.JSON).json(document)
     raise typer.Exit(code)
-
-
-def simulate() -> None:
-    """Compare strategies on a trace without a service (not supported yet)."""
-    raise not_there_yet("simulate")

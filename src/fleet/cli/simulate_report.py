@@ -1,0 +1,179 @@
+"""What `fleet simulate` found out: a table for people, a document for programs.
+
+Promise: the document holds no time of day and no path, so the same words give the same bytes. The verdict is judged
+here: nothing oversold in any run, and every request accounted for in each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from fleet.simulation.compare import Cell, compare
+from fleet.simulation.run import Result
+
+# Figure, what people call it, digits. A dot at the end stands for every figure below it.
+ROWS: Final = (
+    ("requested", "requested", 1),
+    ("placed", "placed", 1),
+    ("placed_percent", "placed, %", 2),
+    ("refused", "refused", 1),
+    ("refused_by_code.", "refused as", 1),
+    ("never_fits", "of these, too large for an empty fleet", 1),
+    ("expired", "expired", 1),
+    ("pending", "pending at the end", 1),
+    ("delayed", "placed after waiting", 1),
+    ("oversold", "oversold", 0),
+    ("rejected_percent_by_class.", "rejected, % of", 2),
+    ("utilisation_percent.", "used over time, % of", 2),
+    ("utilisation_percent_at_end.", "used at the end, % of", 2),
+    ("nodes_in_use", "nodes in use, over time", 1),
+    ("compaction", "compaction", 3),
+    ("stranded_percent.", "stranded, % of what is left of", 2),
+    ("bands_percent.", "nodes in band, %", 2),
+    ("wait_ms.", "wait, ms,", 1),
+    ("tries_per_placement", "tries a placement", 3),
+    ("refused_tries_per_placement", "refused tries a placement", 3),
+    ("contended_percent", "met a locked row, % of requests", 2),
+    ("demand_waived", "placed over the load target", 1),
+    ("wakes", "wakes", 1),
+    ("wake_shortfalls", "wakes without enough memory", 2),
+    ("wake_shortfall_mb_peak", "largest such shortfall, MiB", 1),
+    ("placed_at_first_gpu_refusal", "placed before the first GPU refusal", 1),
+    ("gpus_unallocated_at_first_refusal", "GPUs unallocated then", 1),
+    ("gpu_fragmentation_percent_at_first_refusal", "GPU fragmentation then, %", 2),
+    ("gpus_unallocated_at_end", "GPUs unallocated at the end", 1),
+    ("gpu_fragmentation_percent_at_end", "GPU fragmentation at the end, %", 2),
+)
+SILENT_WHEN_ZERO: Final = frozenset(
+    {
+        "never_fits",
+        "expired",
+        "pending",
+        "delayed",
+        "wakes",
+        "wake_shortfalls",
+        "wake_shortfall_mb_peak",
+        "demand_waived",
+    }
+)
+METHOD: Final = "mean over seeds; below it the paired difference to the first strategy with its 95 % interval"
+
+NARROW: Final = "mean over seeds; + or - where it is proven to differ from the first (--json has the differences)"
+TITLE_WIDTH: Final = 42
+COLUMN_WIDTH: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All runs, and how they compare."""
+
+    inputs: Mapping[str, Any]
+    results: Sequence[Result]
+    cells: Mapping[str, Mapping[str, Cell]]
+
+    @classmethod
+    def of(cls, inputs: Mapping[str, Any], results: Sequence[Result]) -> Report:
+        """Compare the results."""
+        return cls(inputs, results, compare(results))
+
+    @property
+    def strategies(self) -> list[str]:
+        """The strategies, in the order in which they were asked for."""
+        return list(dict.fromkeys(result.strategy for result in self.results))
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds."""
+        return list(dict.fromkeys(result.seed for result in self.results))
+
+    @property
+    def good(self) -> bool:
+        """Whether every run kept every promise."""
+        return all(result.good for result in self.results)
+
+    def faults(self) -> list[str]:
+        """Return what was wrong, a sentence each."""
+        found = []
+        for result in self.results:
+            where, figures = f"{result.strategy}, seed {result.seed}", result.figures
+            if figures["oversold"]:
+                found.append(f"{where}: {figures['oversold']} placements went over a limit or onto a bound GPU")
+            if not result.conserved:
+                ends = " + ".join(f"{figures[name]} {name}" for name in ("placed", "refused", "expired", "pending"))
+                found.append(f"{where}: {ends} is not {figures['requested']} requested")
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """The report for programs."""
+        return {
+            "good": self.good,
+            "faults": self.faults(),
+            "inputs": dict(self.inputs),
+            "strategies": self.strategies,
+            "seeds": self.seeds,
+            "method": METHOD,
+            "comparison": {
+                name: {strategy: cell.as_dict() for strategy, cell in row.items()} for name, row in self.cells.items()
+            },
+            "runs": [
+                {"strategy": result.strategy, "seed": result.seed, "figures": result.figures} for result in self.results
+            ],
+        }
+
+
+def show(report: Report, console: Console) -> None:
+    """The report for people. A narrow terminal gets the means, and a mark where a difference is proven."""
+    narrow = console.is_terminal and console.width < TITLE_WIDTH + COLUMN_WIDTH * len(report.strategies)
+    table = Table(title=f"{len(report.seeds)} seeds; {NARROW if narrow else METHOD}", title_justify="left")
+    table.add_column("", no_wrap=True)
+    for strategy in report.strategies:
+        table.add_column(strategy, justify="right", no_wrap=True)
+    for name, title, digits in rows_of(report.cells):
+        row = report.cells[name]
+        table.add_row(title, *(_cell_text(row[strategy], digits, narrow=narrow) for strategy in report.strategies))
+    console.print(table, soft_wrap=not narrow)
+    for strategy in report.strategies:
+        found = [one.figures["largest_placeable"] or "none" for one in report.results if one.strategy == strategy]
+        console.print(
+            f"  {strategy}: largest shape that still fits: {', '.join(dict.fromkeys(found))}", highlight=False
+        )
+    for fault in report.faults():
+        console.print(f"[red]{fault}[/]", highlight=False)
+    if report.good:
+        console.print("[green]nothing oversold; placed + refused + expired + pending = requested in every run[/]")
+
+
+def rows_of(cells: Mapping[str, Mapping[str, Cell]]) -> Iterator[tuple[str, str, int]]:
+    """Yield the figures that a person sees: name, title, digits."""
+    for name, title, digits in ROWS:
+        if not name.endswith("."):
+            quiet = name in SILENT_WHEN_ZERO and not any(cell.mean for cell in cells.get(name, {}).values())
+            if name in cells and not quiet:
+                yield name, title, digits
+            continue
+        for found in sorted(cells) if name == "refused_by_code." else cells:
+            if found.startswith(name):
+                yield found, f"{title} {UNITS.get(found.removeprefix(name), found.removeprefix(name))}", digits
+
+
+UNITS: Final = {"cpus": "CPUs", "memory_mb": "memory", "disk_gb": "disk", "gpus": "GPUs"}
+
+
+def _cell_text(cell: Cell, digits: int, *, narrow: bool) -> str:
+    mean = _number(cell.mean, digits)
+    if narrow:
+        return mean + ("" if not cell.proven else "+" if (cell.difference or 0) > 0 else "-")
+    if cell.difference is None:
+        return mean
+    width = "" if cell.half_width is None else f" ± {_number(cell.half_width, digits)}"
+    text = f"{cell.difference:+,.{digits}f}{width}"
+    return f"{mean}\n[bold]{text}[/]" if cell.proven else f"{mean}\n[dim]{text}[/]"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"
