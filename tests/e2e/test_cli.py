@@ -270,7 +270,6 @@ LATER: tuple[tuple[str, ...], ...] = (
     ("node", "drain", "cli"),
     ("node", "evacuate", "cli"),
     ("node", "use", "cli"),
-    ("simulate",),
     ("ctl", "audit"),
 )
 
