@@ -62,4 +62,4 @@ def _cut(words: Iterable[str], between: str) -> str:
     all_words = list(words)
     shown = between.join(all_words[:SHOWN_MAX])
     more = len(all_words) - SHOWN_MAX
-    return f"{shown}{between}… {more} more" if more > 0 else shown
+    return f"{shown}{between}… {more} more, {len(all_words)} in all" if more > 0 else shown
