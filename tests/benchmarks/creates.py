@@ -6,16 +6,19 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+from uuid import uuid4
 
 import psutil
 
 from tests.benchmarks import bare_transaction
 from tests.benchmarks.figures import Figure
-from tests.benchmarks.load import Load, drive, median_of
+from tests.benchmarks.load import BODY, Bodies, Load, drive, median_of, plain
 from tests.benchmarks.stage import ProcessorTime, Stage, serving, token_of, worker_rss_mb
 from tests.servers import free_port, wait_until
 
 CLIENTS = 16
+GROUP = 8
 STOP_SECONDS_MAX = 10
 WARM_SECONDS = 1.5
 Pace = tuple[int, float]
@@ -87,6 +90,48 @@ def one_client(stage: Stage, pace: Pace, below_ms: float) -> list[Figure]:
             detail="resident, after creates",
         ),
     ]
+
+
+def with_rules(stage: Stage, pace: Pace) -> list[Figure]:
+    """Creates that want no other member of their group of eight near, beside creates that want nothing: turn by turn.
+
+    Eight clients make the members of a group at about the same time.
+    """
+    rounds, seconds = pace
+    kinds: dict[str, Bodies] = {"no rule": plain, "apart": _apart(None), "apart within a rack": _apart("rack")}
+    measured: dict[str, list[Load]] = {name: [] for name in kinds}
+    with stage.service() as plane:
+        token = token_of(plane.session())
+        drive(plane.plan.port, token, clients=CLIENTS, seconds=WARM_SECONDS)
+        for _ in range(rounds):
+            for name, bodies in kinds.items():
+                load = drive(plane.plan.port, token, clients=CLIENTS, seconds=seconds, warm_s=0.5, bodies=bodies)
+                measured[name].append(load)
+    rates = {name: median_of(loads) for name, loads in measured.items()}
+    without = rates["no rule"].per_second
+    return [
+        Figure(
+            name=f"creates, {stage.nodes:,} nodes, {CLIENTS} clients, {name}: share of creates without a rule",
+            value=load.per_second / without,
+            unit="",
+            at_least=0.5 if name == "apart" else None,
+            detail=f"{load}; without {without:.0f}/s",
+            rounds=_rates(measured[name]),
+        )
+        for name, load in rates.items()
+        if name != "no rule"
+    ]
+
+
+def _apart(within: str | None) -> Bodies:
+    run = uuid4().hex[:8]
+
+    def body(client: int, nth: int) -> dict[str, Any]:
+        tags = {"group": f"{run}-{client % (CLIENTS // GROUP)}-{nth}"}
+        rule = {"resource": "virtual_machine", "operator": "has_not", "tags": tags}
+        return {**BODY, "tags": tags, "placement_rules": [rule if within is None else {**rule, "within": within}]}
+
+    return body
 
 
 def profiled(stage: Stage, seconds: float) -> Load:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import http.client
+import itertools
 import json
 import multiprocessing
 import statistics
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier, Event
@@ -19,6 +21,8 @@ CREATED = 201
 ANSWER_SECONDS_MAX = 30
 START_SECONDS_MAX = 60
 BODY: Mapping[str, Any] = {"name": "bench", "cpus": 2, "memory_mb": 4096, "disk_gb": 20}
+Bodies = Callable[[int, int], Mapping[str, Any]]
+"""What a client, by its number, asks for at its n-th create."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +59,21 @@ class _Signals:
     warm_s: float
 
 
-def drive(port: int, token: str, *, clients: int, seconds: float, warm_s: float = 1.0) -> Load:
+def plain(_client: int, _nth: int) -> Mapping[str, Any]:
+    """Ask for the same every time, and for nothing but room."""
+    return BODY
+
+
+def drive(port: int, token: str, *, clients: int, seconds: float, warm_s: float = 1.0, bodies: Bodies = plain) -> Load:
     """Run clients for `warm_s` unmeasured and `seconds` measured."""
     context = multiprocessing.get_context("fork")
     signals = _Signals(context.Barrier(clients + 1), context.Event(), warm_s)
     ends: list[Connection] = []
     processes = []
-    for _ in range(clients):
+    for number in range(clients):
         ours, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=_client, args=(port, token, signals, theirs), daemon=True)
+        asked = functools.partial(bodies, number)
+        process = context.Process(target=_client, args=(port, token, signals, theirs, asked), daemon=True)
         process.start()
         theirs.close()
         ends.append(ours)
@@ -90,9 +100,11 @@ def median_of(rounds: Sequence[Load]) -> Load:
     return next(one for one in rounds if one.per_second == middle)
 
 
-def _client(port: int, token: str, signals: _Signals, answers: Connection) -> None:
+def _client(
+    port: int, token: str, signals: _Signals, answers: Connection, asked: Callable[[int], Mapping[str, Any]]
+) -> None:
     connection = http.client.HTTPConnection(HOST, port, timeout=ANSWER_SECONDS_MAX)
-    body = json.dumps(BODY).encode()
+    nth = itertools.count()
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     connection.connect()
     times: list[float] = []
@@ -100,6 +112,7 @@ def _client(port: int, token: str, signals: _Signals, answers: Connection) -> No
     signals.gate.wait(START_SECONDS_MAX)
     begin = time.perf_counter() + signals.warm_s
     while not signals.over.is_set():
+        body = json.dumps(asked(next(nth))).encode()
         started = time.perf_counter()
         connection.request("POST", "/instances", body, headers)
         response = connection.getresponse()

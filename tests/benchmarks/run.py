@@ -28,7 +28,7 @@ from tests.benchmarks.figures import Figure, show
 from tests.benchmarks.others import Others
 from tests.benchmarks.stage import Stage, stage
 
-NAMES = ("decide", "creates-1000", "workers", "reconcile", "creates-5000", "creates-10000")
+NAMES = ("decide", "creates-1000", "rules", "workers", "reconcile", "creates-5000", "creates-10000")
 PROFILE_SECONDS = 6.0
 PROFILE_LINES = 35
 
@@ -46,8 +46,8 @@ class Bench:
     def run(self) -> None:
         """Everything that is asked for."""
         if "decide" in self._only:
-            for count in (1000, 10_000):
-                self._measure(lambda count=count: deciding.decide_alone(count))  # type: ignore[misc]
+            self._measure(deciding.decide_alone)
+            self._measure(deciding.gpu_stage)
         if set(self._only) - {"decide"}:
             with stage(self._profile) as built:
                 self._on(built)
@@ -59,6 +59,8 @@ class Bench:
             self._measure(lambda: creates.many_clients(built, self._pace, workers=False, bars=(300, bare)))
             self._measure(lambda: creates.one_client(built, self._pace, 10))
             self._profiled(built)
+        if "rules" in self._only:
+            self._measure(lambda: creates.with_rules(built, self._pace))
         if "reconcile" in self._only:
             self._measure(lambda: reconciling.reconcile_pass(built, self._pace[0]))
         if "workers" in self._only:

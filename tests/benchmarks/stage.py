@@ -67,7 +67,8 @@ class Stage:
         """Have `to` nodes, all with a fresh sample."""
         for number in range(self.nodes, to):
             name = f"node-{number:05d}"
-            nodes.register(self.database, NodeIn(name=name, declared={"backend": "simulated", "arch": "amd64"}))
+            declared = {"backend": "simulated", "arch": "amd64", "labels": {"rack": f"r{number // 8}"}}
+            nodes.register(self.database, NodeIn(name=name, declared=declared))
             self._names.append(name)
         self.nodes = max(self.nodes, to)
         self.refresh()

@@ -162,5 +162,4 @@ def _neighbours_statement(nodes: int, keys: int) -> Sql:
         WHERE c.namespace = :namespace AND c.node_id IN ({_binds("node", nodes)})
             AND c.instance_uuid <> :instance_uuid AND i.state NOT IN ('deleting', 'deleted')
             AND t.tag IN ({_binds("key", keys)})
-        ORDER BY c.id
     """)
