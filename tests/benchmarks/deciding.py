@@ -167,7 +167,8 @@ def decide_alone() -> list[Figure]:
 
 
 def _figure(name: str, times: Times, below: float | None, detail: str) -> Figure:
-    return Figure(name=name, value=times.p50, unit="ms", below=below, detail=f"{detail}; {times}")
+    parts = [part for part in (detail, str(times)) if part]
+    return Figure(name=name, value=times.p50, unit="ms", below=below, detail="; ".join(parts))
 
 
 def _after_changes(snapshot: Snapshot, request: PlacementRequest, count: int) -> list[Figure]:
