@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fleet.placement.stage import all_stages
 from tests.golden.rewrite import CASES, answer
 
 
@@ -15,5 +16,17 @@ def test_the_decision_is_what_it_was(path: Path) -> None:
     assert case["decision"] == answer(case)
 
 
-def test_there_are_golden_decisions() -> None:
-    assert len(list(CASES.glob("*.json"))) >= 6
+def test_every_stage_has_a_say_in_a_golden_decision() -> None:
+    cases = [json.loads(path.read_text())["decision"] for path in CASES.glob("*.json")]
+    heard = {stage["name"] for case in cases for stage in case["stages"]}
+
+    assert heard == {stage.name for stage in all_stages()}
+
+
+def test_the_codes_of_a_decision_are_among_the_golden_ones() -> None:
+    codes = {json.loads(path.read_text())["decision"]["code"] for path in CASES.glob("*.json")}
+
+    assert codes >= {
+        *(None, "affinity_unsatisfiable", "affinity_unsatisfied", "labels_unmatched"),
+        *("no_gpu_nodes", "no_schedulable_nodes", "out_of_capacity", "pin_ineligible"),
+    }
