@@ -74,6 +74,8 @@ def test_a_whole_story_is_answered_in_the_documented_shapes(
     step("GET", "/operations/{uuid}", uuid=made["operation_id"])
     step("GET", "/operations")
     step("POST", "/placements/explain", shape)
+    step("POST", "/placements/explain", {**shape, "cpus": 999_999})
+    step("GET", "/placements/capacity", query=f"?cpus=1&memory_mb=64&namespace={ns}")
     step("POST", "/instances", {**shape, "cpus": 999_999}, status=507)
     step("GET", "/admin/resources")
     step("GET", "/admin/cluster-capacity")

@@ -1,0 +1,71 @@
+"""What `fleet explain` makes of a decision: a row a node, with every stage that would drop it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fleet.cli.commands.asking import show_decision
+from fleet.cli.output import Form, Output
+from fleet.cli.session import Shell
+from fleet.placement.counterfactuals import remedies
+from fleet.placement.example import a_node
+from fleet.placement.pipeline import decide
+from tests.unit.placement.asking import request_of, snapshot_of
+
+STORAGE = {"resource": "metal_server", "operator": "has", "tags": {"type": "storage"}}
+
+
+def explained(*nodes: dict[str, Any], config: Any = None, **request: Any) -> dict[str, Any]:
+    asked, snapshot = request_of(**request), snapshot_of(*nodes, config=config)
+    decision = decide(asked, snapshot, 0, explain=True)
+    found = remedies(asked, snapshot, 0, decision)
+    return {**decision.as_dict(), "remedies": [one.as_dict() for one in found]}
+
+
+@pytest.fixture
+def shown(capsys: pytest.CaptureFixture[str]) -> Any:
+    def show(decision: dict[str, Any]) -> list[str]:
+        show_decision(Shell(Output(Form.HUMAN), "", "system", None, {}), decision)
+        return capsys.readouterr().out.splitlines()
+
+    return show
+
+
+def test_a_node_has_one_row_with_its_first_failing_stage_and_the_others(shown: Any) -> None:
+    node = a_node(scheduling="cordoned", region="us", used_cpus=42)
+    request = {"region": "eu", "gpus": 1, "placement_rules": [STORAGE]}
+
+    lines = shown(explained(node, **request))
+    rows = [line for line in lines if line.startswith("n1 ")]
+
+    assert len(rows) == 1
+    assert rows[0].split()[:3] == ["n1", "scheduling_state", "cordoned"]
+    assert rows[0].rstrip().endswith("region sufficient_idle_cpu gpu placement_rules")
+
+
+def test_rules_that_are_only_preferred_are_no_reason_against_a_node(shown: Any) -> None:
+    decision = explained(a_node(), config={"AFFINITY_MATCHING": "preferred"}, placement_rules=[STORAGE])
+
+    assert decision["outcome"] == "ranked"
+    assert [stage["name"] for stage in decision["stages"] if stage.get("overridden")] == ["placement_rules"]
+    assert "Not on:" not in shown(decision)
+
+
+def test_remedies_stand_below_the_sentence_the_smallest_first(shown: Any) -> None:
+    lines = shown(explained(a_node(used_cpus=41), cpus=2))
+
+    assert lines[1:5] == [
+        "What would help:",
+        "  Ask for 1 vCPUs instead of 2: then n1 fits.",
+        "  Wait until n1 has 1 vCPUs more: then n1 fits.",
+        "  Register a node with room for at least 2 vCPUs, 1024 MiB of memory, 10 GiB of disk.",
+    ]
+
+
+def test_an_answer_without_remedies_still_tells_the_nearest_node(shown: Any) -> None:
+    decision = explained(a_node(used_cpus=41), cpus=2)
+    del decision["remedies"]
+
+    assert "What would help: nearest is n1: it lacks 1 vCPUs" in shown(decision)
