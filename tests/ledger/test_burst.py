@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,12 @@ WAITS_MAX = 30
 @pytest.mark.vectors
 def test_atlas_v25_two_hundred_at_once_fill_four_nodes_exactly(maria: Database, mariadb_ledger_url: str) -> None:
     ctx = ruling.context(maria, scheduler_target_load="0")
-    plain = {"memory_mb": ROOM_MB, "memory_available": ROOM_MB, "memory_max": ROOM_MB, "disk_gb": PLENTY}
+    plain: dict[str, Any] = {
+        "memory_mb": ROOM_MB,
+        "memory_available": ROOM_MB,
+        "memory_max": ROOM_MB,
+        "disk_gb": PLENTY,
+    }
     ids = {ruling.node(maria, ctx, f"n{at}", **plain): f"n{at}" for at in range(NODES)}
     answers: list[str] = []
 

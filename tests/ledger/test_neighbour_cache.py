@@ -1,0 +1,88 @@
+"""The cache of neighbours: bounded, followed by stamps, and right again after what a stamp can miss."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from fleet.ledger import namespaces
+from fleet.ledger.database import Database
+from fleet.model.request import PlacementRequest
+from fleet.placement.example import a_node
+from fleet.services import neighbours
+from fleet.services.context import Context
+from fleet.services.neighbours import NeighbourCache
+from fleet.services.snapshots import RELOAD_SECONDS
+from tests.ledger import fleet_of, ruling
+from tests.ledger.ruling import apart
+from tests.unit.placement.asking import snapshot_of
+
+BACK = "UPDATE instances SET updated_at = updated_at - 5000000 WHERE uuid = :uuid"
+
+
+@pytest.fixture
+def ctx(db: Database) -> Context:
+    made = ruling.context(db)
+    ruling.node(db, made, "n")
+    return made
+
+
+def looking(cache: NeighbourCache, namespace: str = fleet_of.NAMESPACE) -> Callable[..., set[str]]:
+    """Look for the instances tagged role=db, on the node of these tests."""
+    body = {"cpus": 1, "memory_mb": 64, "namespace": namespace, **apart("db")}
+    request = PlacementRequest.model_validate(body)
+    frame = snapshot_of(a_node(name="n", node_id=1)).frame
+
+    def seen(*, fresh_since: float | None = None) -> set[str]:
+        found = cache.seen(frame, request, fresh_since=fresh_since)
+        assert found is not None
+        return set(found)
+
+    return seen
+
+
+def test_an_instance_that_was_committed_late_is_found_by_a_fresh_look(db: Database, ctx: Context) -> None:
+    seen = looking(NeighbourCache(db, time.monotonic))
+    first = ruling.created(ctx, {"tags": {"role": "db"}})
+    assert seen() == seen() == {first.uuid}
+    late = ruling.created(ctx, {"tags": {"role": "db"}})
+    fleet_of.execute(db, BACK, uuid=late.uuid)
+
+    assert seen() == {first.uuid}
+    assert seen(fresh_since=time.monotonic()) == {first.uuid, late.uuid}
+
+
+def test_what_no_stamp_tells_is_found_when_the_namespace_is_read_anew(db: Database, ctx: Context) -> None:
+    clock = [0.0]
+    seen = looking(NeighbourCache(db, lambda: clock[0]))
+    made = ruling.created(ctx, {"tags": {"role": "db"}})
+    assert seen() == {made.uuid}
+    clock[0] = 1.0
+    assert seen() == {made.uuid}
+    fleet_of.execute(db, "DELETE FROM charges WHERE instance_uuid = :uuid", uuid=made.uuid)
+    fleet_of.execute(db, BACK, uuid=made.uuid)
+    clock[0] = RELOAD_SECONDS - 1
+    assert seen() == {made.uuid}
+    clock[0] = RELOAD_SECONDS
+
+    assert seen() == set()
+
+
+def test_namespaces_that_nobody_asked_about_for_longest_are_forgotten(
+    db: Database, ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbours, "NAMESPACES_MAX", 2)
+    cache = NeighbourCache(db, time.monotonic)
+    for name in ("one", "two", "one", "three"):
+        namespaces.ensure(db, name)
+        assert looking(cache, name)() == set()
+    assert list(cache._known) == ["one", "three"]
+
+    monkeypatch.setattr(neighbours, "INSTANCES_MAX", 1)
+    for _ in range(2):
+        ruling.created(ctx, {"tags": {"role": "db"}}, namespace="three")
+    assert len(looking(cache, "three")()) == 2
+    looking(cache, "one")()
+    assert list(cache._known) == ["one"]
