@@ -50,6 +50,7 @@ def test_what_is_anothers_looks_exactly_like_what_is_not_there(two: Two) -> None
         ("GET", f"/instances/{mine['uuid']}", f"/instances/{nobodys}", None),
         ("DELETE", f"/instances/{mine['uuid']}", f"/instances/{nobodys}", None),
         ("GET", f"/instances/{mine['uuid']}/events", f"/instances/{nobodys}/events", None),
+        ("GET", f"/decisions/{mine['decision_id']}/events", f"/decisions/{nobodys}/events", None),
         ("POST", f"/instances/{mine['uuid']}/stop", f"/instances/{nobodys}/stop", None),
         ("POST", f"/instances/{mine['uuid']}/migrate", f"/instances/{nobodys}/migrate", {}),
         ("GET", f"/decisions/{mine['decision_id']}", f"/decisions/{nobodys}", None),
