@@ -90,7 +90,22 @@ NODE_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "sleepy_pool": (1, "true", None, []),
     "max_instances": INTS,
     "gpu_kind": (*TEXTS, None, "<b>"),
+    "gpu_count": (*INTS, None),
+    "mig_profiles": (*MAPS, None, {"half": 1}, {"1g.10gb": 0}, {"1g.10gb": "1"}, {"1g.10gb": True}, {"": 1}),
     "bogus": (1,),
+}
+UNITS: Mapping[str, tuple[Any, ...]] = {
+    "gpus": (
+        *(1, "a", {}, [1], [{}], [{"uuid": ""}], [{"uuid": "a b"}], [{"uuid": LONG}], [{"uuid": "a", "bogus": 1}]),
+        *([{"uuid": "a", "mig_mode": 1}], [{"uuid": "a", "memory_mb": -1}], [{"uuid": "a", "memory_mb": 2**64}]),
+        *([{"uuid": "a"}, {"uuid": "a"}], [{"uuid": "a", "model": "m" * 256}], [{"uuid": "a", "iommu_group": "1"}]),
+        *([{"uuid": f"GPU-{at}"} for at in range(1025)], [{"uuid": "a", "model": "a\0"}]),
+    ),
+    "mig_instances": (
+        *(1, "a", {}, [1], [{"uuid": "a"}], [{"uuid": "a", "profile": ""}], [{"uuid": "a", "profile": "half"}]),
+        *([{"uuid": "a", "profile": "1g.10gb", "parent_gpu_uuid": "a b"}], [{"uuid": "", "profile": "1g.10gb"}]),
+        [{"uuid": "a", "profile": "1g.10gb"}] * 2,
+    ),
 }
 NOT_FLAGS: tuple[Any, ...] = ("yes", 1, [])
 NOT_FIGURES: tuple[Any, ...] = ("1", True, [], -1, 2**40 + 1)
@@ -113,10 +128,10 @@ BODIES = (
         "failed": (*MAPS, None, {"cpu": 1}, {"cpu": LONG}),
         "healthy": (1, "true", []),
         "health_detail": (*MAPS, None, {"path": 1}),
-        "gpus": (1, "a", {}),
-        "mig_instances": (1, "a", {}),
+        **UNITS,
         "bogus": (1,),
     }),
+    Body("PUT", "/nodes/{node}/gpus", {}, {**UNITS, "bogus": (1,)}),
     Body("POST", "/instances", SHAPE, INSTANCE_FIELDS),
     Body("POST", "/placements/explain", SHAPE, INSTANCE_FIELDS),
     Body("PUT", "/admin/config/SCHEDULER_TARGET_LOAD", {"value": "0.75"}, {

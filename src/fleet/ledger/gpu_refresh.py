@@ -116,7 +116,8 @@ def refresh(conn: Connection, node: Node, report: Report) -> tuple[str, ...]:
     held = {one.uuid: one for one in gpus.of_node(conn, node.node_id).units}
     wanted, problems = _usable(node, report)
     if problems and report.strict:
-        raise InvalidRequest("; ".join(problems), errors=[{"field": "gpus", "message": text} for text in problems])
+        errors = [{"field": "gpus", "message": text} for text in problems]
+        raise InvalidRequest(f"gpus: {'; '.join(problems)}", errors=errors)
     conflicts = _take_over(conn, node, [uuid for uuid in wanted if uuid not in held])
     changed: list[str] = []
     added: list[str] = []

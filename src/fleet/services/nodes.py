@@ -24,7 +24,7 @@ from fleet.model.figures import FIGURE_MAX
 from fleet.model.gpu_report import UNITS_MAX, profile_counts
 from fleet.model.labels import LABEL_SYNTAX, LABELS_MAX, is_label
 from fleet.model.node import Scheduling
-from fleet.model.request import GpuKind, Name
+from fleet.model.request import Name
 from fleet.services.gpus import InventoryBody
 from fleet.services.gpus import declare as declare_units
 from fleet.services.idempotency import RetryKey, once
@@ -61,7 +61,7 @@ class NodeFields(BaseModel):
     backend: Annotated[str, Field(max_length=16)] = ""
     sleepy_pool: bool = False
     max_instances: Annotated[int, Field(ge=0, le=INSTANCES_MAX)] | None = None
-    gpu_kind: GpuKind = ""
+    gpu_kind: Annotated[str, Field(max_length=63, pattern=r"^[A-Za-z0-9 ._/-]*$")] = ""
     gpu_count: Annotated[int, Field(ge=0, le=UNITS_MAX)] = 0
     mig_profiles: dict[str, Annotated[int, Field(le=PROFILE_UNITS_MAX)]] = Field(default_factory=dict, max_length=64)
 
