@@ -144,7 +144,7 @@ def test_frames_never_change() -> None:
 
     assert np.array_equal(before[0], frame.ledger)
     assert np.array_equal(before[1], frame.sample.matrix)
-    assert (before[2], NOW, {}) == (frame.roster.names, frame.now_us, frame.instances)
+    assert (before[2], NOW, {}) == (frame.roster.names, frame.now_us, dict(frame.instances))
     with pytest.raises(ValueError, match="read-only"):
         frame.ledger[0, 0] = 1
     assert list(snapshot.frame.roster.names) == ["n2", "n3"]
