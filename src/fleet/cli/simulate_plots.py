@@ -74,7 +74,7 @@ def _differences(axes: Any, report: Report) -> None:
     row = report.cells["placed"]
     places = range(len(others))
     values = [row[name].difference or 0.0 for name in others]
-    widths = [row[name].half_width or 0.0 for name in others]
+    widths = [row[name].half_width or 0.0 for name in others] if len(report.seeds) > 1 else None
     axes.barh(places, values, xerr=widths, color=[COLOURS[(at + 1) % len(COLOURS)] for at in places], capsize=4)
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set_yticks(list(places), others)
@@ -82,6 +82,7 @@ def _differences(axes: Any, report: Report) -> None:
     axes.set_title(f"Placed requests, more (+) or fewer (-) than {first}")
     axes.set_xlabel(f"requests ({first}: {row[first].mean:,.1f})")
     axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
 
 
 def _rejected(axes: Any, report: Report) -> None:
@@ -119,6 +120,7 @@ def _grouped(axes: Any, report: Report, names: Sequence[str], labels: Sequence[s
     axes.margins(y=0.25)
     axes.legend(ncols=3, fontsize=8, loc="upper center")
     axes.grid(axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
 
 
 def _bands(axes: Any, report: Report) -> None:
@@ -129,6 +131,7 @@ def _bands(axes: Any, report: Report) -> None:
         values = [row[name].mean or 0.0 for name in strategies]
         axes.bar(strategies, values, bottom=below, color=shade, label=band, edgecolor="white", linewidth=0.4)
         below = [low + value for low, value in zip(below, values, strict=True)]
+    axes.set_axisbelow(True)
     axes.set_title("Nodes by band: the worse of load and committed memory")
     axes.set_ylabel("% of the nodes, over time")
     axes.set_ylim(0, 118)

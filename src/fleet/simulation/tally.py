@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
+
 from fleet.model import capacity
 from fleet.model.resources import CLUSTER_DIMENSIONS
 from fleet.simulation.books import Books
@@ -149,8 +151,7 @@ class Tally:
     def look(self, rows: Sequence[Row], now_us: int) -> None:
         """Take a point for the plots, the bands and the compaction."""
         books, totals = self.books, self.books.totals()
-        for row in rows:
-            self._bands[_band(row)] += 1
+        self._bands.update(_bands(rows))
         self._compaction.append(compaction(books.limits, books.total, books.nodes_in_use))
         used = {name: _percent(getattr(books.total, name), totals[name]) for name in CLUSTER_DIMENSIONS}
         if books.gpus_total:
@@ -249,12 +250,17 @@ def nearest_rank(ordered: Sequence[int], percent: int) -> int | None:
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)] if ordered else None
 
 
-def _band(row: Row) -> int:
-    """Return the place in `BANDS` of a node as its row stands."""
-    limit = row.limits.memory_mb
-    by_memory = capacity.memory_band(row.used.memory_mb, limit) if limit else 0
-    by_load = capacity.load_band(row.load_milli, row.schedulable) if row.schedulable else 0
-    return min(max(by_memory, by_load), len(BANDS) - 1)
+def _bands(rows: Sequence[Row]) -> Iterable[int]:
+    """Return the place in `BANDS` of each node as its row stands; no limit and no threads are the lowest band."""
+    columns = np.array(
+        [(row.used.memory_mb, row.limits.memory_mb or 0, row.load_milli, row.schedulable) for row in rows],
+        dtype=np.int64,
+    ).T
+    charged, limit, load, threads = columns
+    by_memory = np.where(limit > 0, capacity.memory_band(charged, np.maximum(limit, 1)), 0)
+    by_load = np.where(threads > 0, capacity.load_band(load, np.maximum(threads, 1)), 0)
+    found: list[int] = np.minimum(np.maximum(by_memory, by_load), len(BANDS) - 1).tolist()
+    return found
 
 
 def _times(total: int | None, span: int) -> int | None:
