@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import Any
 
@@ -18,6 +18,7 @@ from fleet.ledger.reconcile import reconcile
 from fleet.ledger.release import Released
 from fleet.ledger.samples import set_scheduling
 from fleet.model.admission import Admitted
+from fleet.model.resources import Amounts
 from tests.ledger import fleet_of, racing
 from tests.ledger.racing import Attempt, Pause
 
@@ -86,7 +87,10 @@ def _create(
 
 
 def _delete(db: Database, draw: random.Random, mine: Acknowledged) -> None:
-    instance = draw.choice(sorted(mine.held))
+    _drop(db, mine, draw.choice(sorted(mine.held)))
+
+
+def _drop(db: Database, mine: Acknowledged, instance: str) -> None:
     assert isinstance(fleet_of.delete(db, instance), Released)
     del mine.held[instance]
     mine.drafts.discard(instance)
@@ -106,11 +110,18 @@ def _migrate(db: Database, draw: random.Random, mine: Acknowledged, node_ids: Se
     """A move of a settled instance: both nodes are charged until it settles, or is given up."""
     instance = draw.choice(sorted(set(mine.held) - mine.drafts))
     target = draw.choice([node_id for node_id in node_ids if node_id != mine.held[instance]])
-    wanted = _elsewhere(db, mine, instance, target, incoming=True)
+    wanted = _elsewhere(db, mine, instance, target)
+    if draw.random() < 0.5:
+        size = Amounts(draw.randint(1, 3), draw.choice((64, 128, 256)), 0, 1)
+        wanted = replace(wanted, held=wanted.amounts, amounts=size)
     if not isinstance(moves.begin(db, wanted), Admitted):
         return
     if draw.random() < 0.3:
         assert moves.abort(db, instance, "given up")
+        return
+    if draw.random() < 0.2:
+        # Deleted in mid-move: both nodes and the growth go back at once.
+        _drop(db, mine, instance)
         return
     assert moves.settle(db, instance, rows=lambda conn: fleet_of.moved_instance(conn, wanted))
     mine.held[instance] = target

@@ -34,6 +34,7 @@ from fleet.ledger.reconcile import reconcile
 from fleet.ledger.release import NothingToRelease, Released
 from fleet.ledger.verify import verify
 from fleet.model.admission import Admitted, AlreadyPlaced, Refused, Stage
+from fleet.model.resources import Amounts
 from tests.ledger import fleet_of
 from tests.ledger.fleet_of import PLAIN, ask
 
@@ -68,6 +69,12 @@ class Held:
     payer: str | None
     settled: bool = False
     incoming: str | None = None
+    target: Three = (0, 0, 0)
+
+    @property
+    def paid(self) -> Three:
+        """What its payer pays: what it holds, or, while it moves, the larger of that and what it will hold."""
+        return self.size if self.incoming is None else triple(map(max, zip(self.size, self.target, strict=True)))
 
 
 @dataclass
@@ -80,7 +87,7 @@ class Model:
     def used(self, name: str) -> Three:
         return total(
             [item.size for item in self.held.values() if item.node == name]
-            + [item.size for item in self.held.values() if item.incoming == name]
+            + [item.target for item in self.held.values() if item.incoming == name]
         )
 
     def slots(self, name: str) -> int:
@@ -89,7 +96,7 @@ class Model:
     def paid_by(self, payer: str | None) -> Three:
         folded_into_cluster = payer is None
         return total(
-            item.size
+            item.paid
             for item in self.held.values()
             if item.payer == payer or (folded_into_cluster and item.payer != self.claim)
         )
@@ -131,6 +138,16 @@ class Model:
         added = triple(wanted - have for wanted, have in zip(target, item.size, strict=True))
         if not node.counted or node.scheduling == "draining" or over(self.used(item.node), added, node.limit):
             return Stage.NODE
+        return self.expected_of_payer(item, added, hard=hard)
+
+    def expected_move(self, item: Held, name: str, target: Three, *, hard: bool) -> Stage | None:
+        """The stage that must refuse a move there in another size, or None."""
+        if not self.room_on(name, target):
+            return Stage.NODE
+        added = triple(wanted - have for wanted, have in zip(target, item.size, strict=True))
+        return self.expected_of_payer(item, added, hard=hard)
+
+    def expected_of_payer(self, item: Held, added: Three, *, hard: bool) -> Stage | None:
         if max(added) <= 0:
             return None
         if item.payer is not None and item.payer == self.claim:
@@ -324,20 +341,26 @@ class LedgerMachine(RuleBasedStateMachine):
             assert outcome.failing_stage is expected
             return
         assert isinstance(outcome, Admitted), outcome
-        if any(wanted > have for wanted, have in zip(size, item.size, strict=True)) and item.payer != self.model.claim:
-            # Its claim has ended: whatever grows is the cluster's.
-            item.payer = None
+        self._grew(item, size)
         item.size = size
         assert outcome.payer == item.payer
 
+    def _grew(self, item: Held, size: Three) -> None:
+        if any(wanted > have for wanted, have in zip(size, item.size, strict=True)) and item.payer != self.model.claim:
+            # Its claim has ended: whatever grows is the cluster's.
+            item.payer = None
+
     @precondition(lambda self: any(item.incoming is None for item in self.model.held.values()))
-    @rule(data=st.data())
-    def move(self, data: st.DataObject) -> None:
-        """A draft is placed again at once; a settled instance begins to move."""
+    @rule(data=st.data(), size=st.none() | st.tuples(SIZE, SIZE, SIZE), hard=st.booleans())
+    def move(self, data: st.DataObject, size: Three | None, *, hard: bool) -> None:
+        """A draft is placed again at once; a settled instance begins to move, in its own size or another."""
         still = [instance for instance, item in self.model.held.items() if item.incoming is None]
         instance = data.draw(st.sampled_from(still))
         item = self.model.held[instance]
         target = data.draw(st.sampled_from([name for name in NAMES if name != item.node]))
+        if size is not None and item.settled:
+            self._move_to(target, instance, size, hard=hard)
+            return
         cpus, memory_mb, disk_gb = item.size
         wanted = ask(
             self.model.nodes[target].node_id,
@@ -352,9 +375,31 @@ class LedgerMachine(RuleBasedStateMachine):
         outcome = moves.begin(self.db, wanted) if item.settled else fleet_of.admit(self.db, wanted)
         assert isinstance(outcome, Admitted) is fits, outcome
         if fits and item.settled:
-            item.incoming = target
+            item.incoming, item.target = target, item.size
         elif fits:
             item.node = target
+
+    def _move_to(self, target: str, instance: str, size: Three, *, hard: bool) -> None:
+        item = self.model.held[instance]
+        wanted = ask(
+            self.model.nodes[target].node_id,
+            cpus=size[0],
+            memory_mb=size[1],
+            disk_gb=size[2],
+            namespace=item.namespace,
+            instance_uuid=instance,
+            held=Amounts(*item.size, 1),
+            claim_hard=hard,
+        )
+        expected = self.model.expected_move(item, target, size, hard=hard)
+        outcome = moves.begin(self.db, wanted)
+        if expected is not None:
+            assert isinstance(outcome, Refused), (outcome, expected)
+            assert outcome.failing_stage is expected
+            return
+        assert isinstance(outcome, Admitted), outcome
+        self._grew(item, size)
+        item.incoming, item.target = target, size
 
     @precondition(lambda self: any(item.incoming for item in self.model.held.values()))
     @rule(data=st.data(), arrives=st.booleans())
@@ -366,7 +411,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if arrives:
             there = ask(self.model.nodes[item.incoming].node_id, instance_uuid=instance)
             assert moves.settle(self.db, instance, rows=lambda conn: fleet_of.moved_instance(conn, there))
-            item.node = item.incoming
+            item.node, item.size = item.incoming, item.target
         else:
             assert moves.abort(self.db, instance, "given up")
         item.incoming = None

@@ -21,7 +21,7 @@ instances, operations, claims by id, cluster. Source: decisions, section "Admiss
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -60,9 +60,10 @@ class Ask:
     are left alone: they were charged when the first charge was made. `enforce` False is for ground-truth writers only:
     they record where a domain already is, and no guard may hide that.
 
-    `held` is what the instance's charge on this very node was read to hold: the ask is then to bring it to `amounts`,
-    and only what grows is judged and charged (`ledger/growth.py` reads it). Its `gpus` stay as they are. `sleepy`: the
-    instance sleeps when it is idle, so its memory counts among what may wake up on its node.
+    `held` is what the instance's primary charge was read to hold. On this very node the ask is then to bring it to
+    `amounts`, and only what grows is judged and charged (`ledger/growth.py` reads it); its `gpus` stay as they are. Of
+    a move (`incoming`) this node is charged everything, the payer what grows. `sleepy`: the instance sleeps when it is
+    idle, so its memory counts among what may wake up on its node.
 
     `enforced` are the rules that the instance brings; None where none is to hold: a growth in place, a domain that is
     where it is, a destination that an operator named.
@@ -87,24 +88,41 @@ class Ask:
     enforced: Enforced | None = None
 
     @property
+    def in_place(self) -> bool:
+        """Whether the charge that this node holds is to change its size."""
+        return self.held is not None and not self.incoming
+
+    @property
     def charged(self) -> Amounts:
         """What is charged to the node: everything, or what is added to the charge it holds."""
-        return self.amounts if self.held is None else (self.amounts - self.held).floored()
+        return self.paid if self.in_place else self.amounts
 
     @property
     def unjudged(self) -> int:
         """Up to which amount a dimension is not judged: what does not grow a charge that is there always fits."""
+        return 0 if self.in_place else -1
+
+    @property
+    def paid(self) -> Amounts:
+        """What the payer is charged: everything, or what is added to what it pays already."""
+        if self.held is not None:
+            return (self.amounts - self.held).floored()
+        return Amounts() if self.incoming or self.source is not None else self.amounts
+
+    @property
+    def unjudged_by_payer(self) -> int:
+        """The same at the payer's guards."""
         return -1 if self.held is None else 0
 
     @property
     def schedulings(self) -> tuple[str, str]:
         """The scheduling states that admit it: a cordoned node may still grow what it holds."""
-        return "enabled", "enabled" if self.held is None else "cordoned"
+        return "enabled", "cordoned" if self.in_place else "enabled"
 
     @property
     def charges_payer(self) -> bool:
         """Whether a namespace's claim or the cluster pays: not when the instance is paid for already."""
-        return self.source is None and not self.incoming
+        return self.source is None and (not self.incoming or self.paid != Amounts())
 
 
 class _GuardRefused(Exception):
@@ -207,10 +225,9 @@ def admit(
     that exist. Whatever they raise rolls everything back and is passed on.
 
     Returns:
-        Admitted, AlreadyPlaced (the instance holds its charge, in the size asked for: safe to repeat), Refused (with
-        figures read after the rollback; `ineligible` also where a charge to grow is not what it was read to be), Busy
-        (the node's row, or one of a group that its rules ask about, is locked) or RuleBroken: both say nothing about
-        room.
+        Admitted, AlreadyPlaced (the instance holds its charge, in the size asked for: safe to repeat), Refused (figures
+        read after the rollback; `ineligible` also where a charge to grow is not what it was read to be), Busy (the
+        node's row, or one of a group that its rules ask about, is locked) or RuleBroken: both prove nothing about room.
 
     Raises:
         DatabaseUnavailable: nothing is known; the caller must not read it as "full".
@@ -233,7 +250,7 @@ def admit(
         with db.read() as conn:
             row = CHARGE_STANDS.run(conn, _parameters(ask)).first()
         if row is None:
-            # It was released between the duplicate and this read; nothing of ours stands, and a new try may be made.
+            # Released between the duplicate and this read; nothing of ours stands, and a new try may be made.
             return Busy(ask.node_id)
         return AlreadyPlaced(int(row.node_id))
 
@@ -246,7 +263,7 @@ def _admit(conn: Connection, ask: Ask, key: Writes, new_rows: NewRows, rows: Wri
     # What no node's row guards, the cluster's does not guard either: an unsized node is in no total.
     cluster_guard = payer.CLUSTER_GUARD if ask.enforce and not unguarded else payer.CLUSTER_FORCED
     key(conn)
-    if ask.held is not None:
+    if ask.in_place:
         pays, over_claim, shrunk = _change_size(conn, ask, params, (rows, new_rows), cluster_guard)
         change += shrunk
     elif ask.charges_payer and rows is nothing:
@@ -256,6 +273,7 @@ def _admit(conn: Connection, ask: Ask, key: Writes, new_rows: NewRows, rows: Wri
         _write(conn, rows, new_rows)
         pays, over_claim = None, ()
         if ask.charges_payer:
+            named = payer.recorded(conn, ask) if ask.incoming else named
             pays, over_claim = _charge_payer(conn, ask, params, named, cluster_guard)
     _correct_totals(conn, ask, params, change)
     _record_exceptions(conn, ask, over_claim, unguarded=unguarded)
@@ -335,7 +353,7 @@ def _judge_rules(conn: Connection, ask: Ask) -> None:
 
 def _take_gpus(conn: Connection, ask: Ask, params: dict[str, Any]) -> gpus.Taken:
     """Give the instance its GPUs, if it asks for any; a charge that is there keeps those it has."""
-    if not ask.gpus.count or ask.held is not None:
+    if not ask.gpus.count or ask.in_place:
         return gpus.NOTHING_TAKEN
     taken = gpus.take(conn, ask.node_id, ask.instance_uuid, ask.gpus)
     if taken is None and ask.enforce:
@@ -449,10 +467,10 @@ def _change_size(
     _write(conn, *writes)
     pays, clamped = rewritten.before.payer, list(rewritten.clamped)
     over_claim: tuple[DimensionFigure, ...] = ()
-    if ask.charged != Amounts():
+    if ask.paid != Amounts():
         pays, over_claim = _charge_payer(conn, ask, params, pays, cluster_guard)
     if rewritten.shrunk != Amounts():
-        clamped += release.credit_payer(conn, replace(rewritten.before, payer=pays, amounts=rewritten.shrunk))
+        clamped += release.give_back(conn, pays, rewritten.shrunk)
     release.record_clamps(conn, ask.instance_uuid, clamped)
     return pays, over_claim, rewritten.change
 
@@ -460,7 +478,7 @@ def _change_size(
 def _correct_totals(conn: Connection, ask: Ask, params: dict[str, Any], change: totals.Change) -> None:
     """Keep `total_*` true where use changed on a row that does not count: totals hold its use, not its limits.
 
-    An enforced admission charges counted rows only (its guard says so), and is spared the read.
+    An enforced admission charges counted rows only (its guard says so): no read.
     """
     if not ask.enforce and IS_UNCOUNTED.run(conn, params).first() is not None:
         change += totals.Change({name: getattr(ask.charged, name) for name in CLUSTER_DIMENSIONS})
@@ -471,7 +489,7 @@ def _read_back(db: Database, ask: Ask) -> AdmissionOutcome | None:
     """After a lost answer: does the charge stand? A locking read waits for a transaction that is still ending."""
 
     def stands(conn: Connection) -> AdmissionOutcome | None:
-        if ask.held is not None:
+        if ask.in_place:
             found = held.standing(ask, held.read(conn, ask.instance_uuid))
             return found if isinstance(found, AlreadyPlaced) else None
         row = CHARGE_STANDS.run(conn, _parameters(ask)).first()

@@ -16,6 +16,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping
 
+from fleet.ledger import events
 from fleet.ledger.database import Database, Sql
 from fleet.model.admission import Charge
 from fleet.model.gpu_inventory import GpuAsk, GpuDevice, GpuInventory, MigInstance, choose
@@ -215,9 +216,15 @@ def take(conn: Connection, node_id: int, instance_uuid: str, asked: GpuAsk) -> T
     if chosen is None:
         return None
     if chosen:
-        return Taken(uuids=chosen) if bind(conn, node_id, instance_uuid, chosen) else None
-    binds = {"node_id": node_id, "profile": asked.profile, "count": asked.count}
-    return Taken(counted=asked.count) if TAKE_COUNTED.run(conn, binds).rowcount == 1 else None
+        taken, is_free = Taken(uuids=chosen), bind(conn, node_id, instance_uuid, chosen)
+    else:
+        binds = {"node_id": node_id, "profile": asked.profile, "count": asked.count}
+        taken, is_free = Taken(counted=asked.count), TAKE_COUNTED.run(conn, binds).rowcount == 1
+    if not is_free:
+        return None
+    payload = {"node_id": node_id, "gpu_uuids": list(taken.uuids), "gpus_counted": taken.counted}
+    events.record(conn, "instance", instance_uuid, "gpus bound to instance", payload)
+    return taken
 
 
 def bind(conn: Connection, node_id: int, instance_uuid: str, uuids: Sequence[str]) -> bool:

@@ -1,8 +1,10 @@
 """Moves: an instance is charged on both nodes until one step settles or aborts; a failure leaves it at its source.
 
-`begin` holds the destination through admission (an *incoming* charge, which nobody pays). `settle` turns incoming into
-primary and credits the source; `abort` credits the destination. Both lock the node rows by id before the charges, and
-both find nothing to do when they are repeated.
+`begin` holds the destination through admission (an *incoming* charge, which nobody pays). A move may change the size:
+the destination is guarded and charged with all of the new size, the payer with what grows, at once; the primary charge
+keeps both what it holds and what is paid ahead, so that an instance has one payer at every moment. `settle` turns
+incoming into primary, credits the source, and the payer what shrank; `abort` credits the destination, and the payer
+what was paid ahead. Both lock the node rows by id before the charges, and both find nothing to do when repeated.
 """
 
 from __future__ import annotations
@@ -13,13 +15,17 @@ from dataclasses import replace
 from sqlalchemy import Connection
 
 from fleet.ledger import admission, events, release, totals
-from fleet.ledger.admission import Ask, Writes, nothing
+from fleet.ledger.admission import Ask, NewRows, Writes, nothing
 from fleet.ledger.database import Database, Sql
 from fleet.ledger.held import CHARGE_CHANGED
 from fleet.model.admission import AdmissionOutcome, Charge, Refused, Stage
+from fleet.model.resources import CLUSTER_DIMENSIONS, Amounts
 
 LOCK_NODE = Sql("SELECT * FROM scheduler_node_capacity WHERE node_id = :node_id {for_update}")
 PRIMARY = Sql("SELECT * FROM charges WHERE instance_uuid = :instance_uuid AND role = 'primary' {for_update}")
+PAY_AHEAD = Sql("""
+    UPDATE charges SET ahead_cpus = :cpus, ahead_memory_mb = :memory_mb, ahead_disk_gb = :disk_gb WHERE id = :charge_id
+""")
 ARRIVE = Sql("""
     UPDATE charges SET role = 'primary', payer = :payer, settled_at = {now}
     WHERE id = :charge_id AND role = 'incoming' AND node_id = :node_id
@@ -35,8 +41,19 @@ class _NotAsDecided(Exception):
     """The instance's charge was released or grew while the move was decided; says which."""
 
 
-def begin(db: Database, ask: Ask, *, rows: Writes = nothing, named: bool = False) -> AdmissionOutcome:
+def begin(
+    db: Database,
+    ask: Ask,
+    *,
+    key: Writes = nothing,
+    new_rows: NewRows = nothing,
+    rows: Writes = nothing,
+    named: bool = False,
+) -> AdmissionOutcome:
     """Hold the destination of a move: the same guard as every other growth in use, and the same rules.
+
+    `ask.amounts` is the size it arrives with; `ask.held` the one that its primary charge was read to hold, where that
+    differs. What grows is judged and paid now, dimension by dimension; what shrinks is paid until the move settles.
 
     `named`: an operator chose the destination. That overrides the rules that the instance brings, and is recorded.
 
@@ -51,16 +68,21 @@ def begin(db: Database, ask: Ask, *, rows: Writes = nothing, named: bool = False
         if primary is None:
             raise _NotAsDecided(NOTHING_TO_MOVE)
         charge = release.charge_of(primary)
-        if (charge.amounts, charge.gpus, charge.sleepy) != (ask.amounts, ask.gpus, ask.sleepy):
+        expected = ask.amounts if ask.held is None else ask.held
+        if (charge.amounts, charge.gpus, charge.sleepy) != (expected, ask.gpus, ask.sleepy):
             raise _NotAsDecided(CHARGE_CHANGED)
+        grows = (ask.amounts - expected).floored()
+        if grows != Amounts():
+            _pay_ahead(conn, charge, grows)
         STAMP.run(conn, instance_uuid=ask.instance_uuid)
         rows(conn)
         if named and ask.enforced is not None:
             events.record(conn, "instance", ask.instance_uuid, OVERRIDDEN, {"node_id": ask.node_id}, level="warning")
 
     enforced = None if named else ask.enforced
+    moving = replace(ask, incoming=True, enforced=enforced)
     try:
-        return admission.admit(db, replace(ask, incoming=True, enforced=enforced), rows=held)
+        return admission.admit(db, moving, key=key, new_rows=new_rows, rows=held)
     except _NotAsDecided as reason:
         return Refused(ask.node_id, Stage.NODE, ineligible=str(reason))
 
@@ -80,6 +102,7 @@ def settle(db: Database, instance_uuid: str, *, rows: Callable[[Connection], Non
         rows(conn)
         payload = {"from_node_id": primary.node_id, "to_node_id": incoming.node_id}
         events.record(conn, "instance", instance_uuid, "instance move settled", payload)
+        _give_back(conn, primary, (primary.paid - incoming.amounts).floored())
         totals.apply(conn, change)
         return True
 
@@ -96,14 +119,28 @@ def abort(db: Database, instance_uuid: str, reason: str, *, rows: Callable[[Conn
         primary, incoming = found
         release.delete_charge(conn, incoming)
         change = release.credit_node(conn, incoming)
+        if primary.ahead != Amounts():
+            _pay_ahead(conn, primary, Amounts())
         STAMP.run(conn, instance_uuid=instance_uuid)
         rows(conn)
         payload = {"node_id": primary.node_id, "refused_node_id": incoming.node_id, "reason": reason}
         events.record(conn, "instance", instance_uuid, "instance move aborted", payload, level="warning")
+        _give_back(conn, primary, primary.ahead)
         totals.apply(conn, change)
         return True
 
     return db.unit(work)
+
+
+def _pay_ahead(conn: Connection, primary: Charge, amounts: Amounts) -> None:
+    binds = {name: getattr(amounts, name) for name in CLUSTER_DIMENSIONS}
+    PAY_AHEAD.run(conn, binds, charge_id=primary.charge_id)
+
+
+def _give_back(conn: Connection, primary: Charge, amounts: Amounts) -> None:
+    """Credit the payer of a move: what was paid and is not held in the end. Claims and cluster come last."""
+    if amounts != Amounts():
+        release.record_clamps(conn, primary.instance_uuid, release.give_back(conn, primary.payer, amounts))
 
 
 def _locked(conn: Connection, instance_uuid: str) -> tuple[Charge, Charge] | None:

@@ -43,6 +43,9 @@ CLUSTER_GUARD = Sql(
 )
 
 
+RECORDED = Sql("SELECT payer FROM charges WHERE instance_uuid = :instance_uuid AND role = 'primary' {for_update}")
+
+
 @dataclass(frozen=True, slots=True)
 class Paid:
     """Who paid: a claim's uuid, with the dimensions in which it is over its limit now, or None for the cluster."""
@@ -57,9 +60,10 @@ def charge(conn: Connection, ask: Ask, params: dict[str, Any], named: str | None
     A charge that grows after its claim ended is the cluster's as a whole: an unfolded claim gives back what it paid.
     """
     given_back: list[tuple[str, int]] | None = None
+    params = {**params, **ask.paid.as_dict(), "unjudged": ask.unjudged_by_payer}
     if named is not None:
         hard = ask.claim_hard and ask.enforce
-        charged = claims.charge(conn, named, ask.charged, hard=hard, unjudged=ask.unjudged)
+        charged = claims.charge(conn, named, ask.paid, hard=hard, unjudged=ask.unjudged_by_payer)
         if isinstance(charged, claims.Charged):
             return Paid(named, charged.over)
         if isinstance(charged, claims.Exceeded):
@@ -73,3 +77,9 @@ def charge(conn: Connection, ask: Ask, params: dict[str, Any], named: str | None
         # Unguarded: the promise that covered it has ended, and leaves `claimed_*` with the fold.
         CLUSTER_FORCED.run(conn, params, **ask.held.as_dict())
     return Paid(None)
+
+
+def recorded(conn: Connection, ask: Ask) -> str | None:
+    """Return the claim that the instance's primary charge names, whose row is held: it pays what a move adds."""
+    found: str | None = RECORDED.run(conn, instance_uuid=ask.instance_uuid).scalar_one()
+    return found

@@ -5,7 +5,6 @@ They can differ from what the guard saw, and may even show room: the answer stay
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from fleet.ledger.database import Database, Sql, decimal_of
 from fleet.model.admission import Refused, Stage
 from fleet.model.errors import BrokenPromise
 from fleet.model.gpu_inventory import free_units, owned_units
-from fleet.model.resources import CLUSTER_DIMENSIONS, DIMENSIONS, DimensionFigure
+from fleet.model.resources import CLUSTER_DIMENSIONS, DIMENSIONS, Amounts, DimensionFigure
 
 if TYPE_CHECKING:
     from fleet.ledger.admission import Ask
@@ -56,7 +55,7 @@ def explain(db: Database, ask: Ask, stage: Stage, payer: str | None) -> Refused:
             return _gpus(conn, ask)
         if stage is Stage.CLAIM:
             row = CLAIM.run(conn, uuid=payer).mappings().first()
-            return Refused(ask.node_id, stage, _figures(row, ask, CLUSTER_DIMENSIONS) if row is not None else ())
+            return Refused(ask.node_id, stage, _claim(row, ask) if row is not None else ())
         return Refused(ask.node_id, stage, _cluster(CLUSTER.run(conn).mappings().first(), ask))
 
 
@@ -64,7 +63,9 @@ def _node(conn: Connection, ask: Ask) -> Refused:
     row = NODE.run(conn, node_id=ask.node_id).mappings().first()
     if row is None:
         return Refused(ask.node_id, Stage.NODE, ineligible="no_capacity_row")
-    figures = list(_figures(row, ask, DIMENSIONS))
+    figures = [
+        _figure(name, row[f"limit_{name}"], row[f"used_{name}"], ask.charged, ask.unjudged) for name in DIMENSIONS
+    ]
     demand = _demand(row, ask)
     if demand is not None:
         figures.append(demand)
@@ -109,15 +110,18 @@ def _demand(row: Any, ask: Ask) -> DimensionFigure | None:
     )
 
 
-def _figures(row: RowMapping, ask: Ask, dimensions: Sequence[str]) -> tuple[DimensionFigure, ...]:
-    return tuple(_figure(ask, name, row[f"limit_{name}"], row[f"used_{name}"]) for name in dimensions)
-
-
-def _figure(ask: Ask, name: str, limit: int | None, used: int) -> DimensionFigure:
+def _figure(name: str, limit: int | None, used: int, added: Amounts, unjudged: int) -> DimensionFigure:
     """Judge one dimension as the guard does: where a charge that is there does not grow, nothing is exceeded."""
-    requested = getattr(ask.charged, name)
+    requested = getattr(added, name)
     figure = DimensionFigure.of(name, limit=limit, used=used, requested=requested)
-    return figure if requested > ask.unjudged else replace(figure, exceeded=False, shortfall=0)
+    return figure if requested > unjudged else replace(figure, exceeded=False, shortfall=0)
+
+
+def _claim(row: RowMapping, ask: Ask) -> tuple[DimensionFigure, ...]:
+    return tuple(
+        _figure(name, row[f"limit_{name}"], row[f"used_{name}"], ask.paid, ask.unjudged_by_payer)
+        for name in CLUSTER_DIMENSIONS
+    )
 
 
 def _cluster(row: Any, ask: Ask) -> tuple[DimensionFigure, ...]:
@@ -127,10 +131,11 @@ def _cluster(row: Any, ask: Ask) -> tuple[DimensionFigure, ...]:
         raise BrokenPromise("the row of cluster_capacity is missing; `fleet ctl migrate-db` makes it")
     return tuple(
         _figure(
-            ask,
             name,
             None if row[f"unlimited_{name}"] else row[f"total_{name}"] - row[f"claimed_{name}"],
             row[f"unclaimed_used_{name}"] + row[f"overage_{name}"],
+            ask.paid,
+            ask.unjudged_by_payer,
         )
         for name in CLUSTER_DIMENSIONS
     )

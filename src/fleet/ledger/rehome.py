@@ -23,7 +23,8 @@ FIND = Sql("""
     ORDER BY k.uuid
 """)
 LOCK_CHARGES = Sql("""
-    SELECT id, cpus, memory_mb, disk_gb FROM charges
+    SELECT id, cpus + ahead_cpus AS cpus, memory_mb + ahead_memory_mb AS memory_mb, disk_gb + ahead_disk_gb AS disk_gb
+    FROM charges
     WHERE namespace = :namespace AND role = 'primary' AND payer IS NULL ORDER BY id LIMIT :batch {for_update}
 """)
 SET_PAYER = Sql("UPDATE charges SET payer = :uuid WHERE id = :charge_id")

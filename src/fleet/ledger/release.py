@@ -143,6 +143,7 @@ def charge_of(row: RowMapping) -> Charge:
         settled_at_us=row["settled_at"],
         grown=Amounts(row["grown_cpus"], row["grown_memory_mb"], row["grown_disk_gb"]),
         grown_at_us=row["grown_at"],
+        ahead=Amounts(row["ahead_cpus"], row["ahead_memory_mb"], row["ahead_disk_gb"]),
         gpus=GpuAsk(row["gpus"], row["gpu_kind"], row["gpu_profile"]),
         gpus_counted=row["gpus_counted"],
         sleepy=bool(row["sleepy"]),
@@ -204,13 +205,16 @@ def credit_payer(conn: Connection, charge: Charge) -> list[tuple[str, int]]:
 
     Returns the counters that held less, with what was missing.
     """
-    if charge.role != "primary":
-        return []
-    from_claim = None if charge.payer is None else claims.credit(conn, charge.payer, charge.amounts)
+    return [] if charge.role != "primary" else give_back(conn, charge.payer, charge.paid)
+
+
+def give_back(conn: Connection, payer: str | None, amounts: Amounts) -> list[tuple[str, int]]:
+    """Credit amounts to a claim if it is unfolded, else to the cluster. Return the counters that held less."""
+    from_claim = None if payer is None else claims.credit(conn, payer, amounts)
     if from_claim is not None:
         return from_claim
     row = CLUSTER_ROW.run(conn).mappings().first()
-    given = {name: getattr(charge.amounts, name) for name in CLUSTER_DIMENSIONS}
+    given = {name: getattr(amounts, name) for name in CLUSTER_DIMENSIONS}
     CREDIT_CLUSTER.run(conn, given)
     if row is None:
         return []

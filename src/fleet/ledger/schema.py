@@ -268,7 +268,8 @@ charges = Table(
     Column("role", String(16), nullable=False),
     Column("node_id", BigInteger, nullable=False),
     Column("namespace", Name, nullable=False),
-    # The claim that pays; NULL: the cluster's unclaimed side (or, for an incoming charge, nobody).
+    # The claim that pays; NULL: the cluster's unclaimed side. Nobody pays an incoming charge: the primary one is paid
+    # for, and what a move adds is in its `ahead_*`.
     Column("payer", Uuid, nullable=True),
     *_amounts(""),
     Column("placed_at", Moment, nullable=False),
@@ -277,6 +278,8 @@ charges = Table(
     # What the charge grew by where it is, and when it last did: a sample older than that cannot include it.
     *_amounts("grown_", instances=False),
     Column("grown_at", Moment, nullable=True),
+    # What its payer pays beyond what it holds: the growth of a move under way, until that settles or aborts.
+    *_amounts("ahead_", instances=False),
     # What was asked for; `gpus_counted` of them are in a pool's count, the others are bound by their uuids.
     Column("gpus", Amount, nullable=False, server_default="0"),
     Column("gpus_counted", Amount, nullable=False, server_default="0"),

@@ -51,8 +51,7 @@ NODE = Sql(_NODES + " WHERE c.node_id = :node_id GROUP BY c.node_id")
 
 _CLAIMS = f"""
     SELECT k.uuid, {", ".join(f"k.{name}" for name in CLAIM_COLUMNS)},
-        COALESCE(SUM(ch.cpus), 0) AS true_used_cpus, COALESCE(SUM(ch.memory_mb), 0) AS true_used_memory_mb,
-        COALESCE(SUM(ch.disk_gb), 0) AS true_used_disk_gb
+        {", ".join(f"COALESCE(SUM(ch.{name} + ch.ahead_{name}), 0) AS true_used_{name}" for name in CLUSTER_DIMENSIONS)}
     FROM namespace_claims k LEFT JOIN charges ch ON ch.payer = k.uuid WHERE k.folded = 0
 """
 CLAIMS = Sql(_CLAIMS + " GROUP BY k.uuid ORDER BY k.uuid")
@@ -78,7 +77,7 @@ _TOTALS = (
 _USE = (
     _sums("claimed=limit_#", "namespace_claims WHERE folded = 0"),
     _sums(
-        "unclaimed_used=#",
+        "unclaimed_used=# + ahead_#",
         "charges WHERE role = 'primary' AND (payer IS NULL OR payer NOT IN "
         "(SELECT uuid FROM namespace_claims WHERE folded = 0))",
     ),

@@ -88,7 +88,8 @@ class Charge:
 
     `settled_at_us` None: a draft, the node has not proved the domain's presence. `payer` None: the cluster pays, or the
     charge is an incoming one, which nobody pays until it settles. `grown` is what it grew by where it is, up to
-    `grown_at_us`; samples from before that cannot include it. Of the `gpus` it asked for, `gpus_counted` are in a count
+    `grown_at_us`; samples from before that cannot include it. `ahead` is what the payer pays beyond it: the growth of a
+    move under way. Of the `gpus` it asked for, `gpus_counted` are in a count
     of the node, the others are bound to the instance by their uuids. `sleepy`: the instance sleeps when it is idle.
     """
 
@@ -103,6 +104,12 @@ class Charge:
     settled_at_us: int | None
     grown: Amounts = NOTHING
     grown_at_us: int | None = None
+    ahead: Amounts = NOTHING
     gpus: GpuAsk = NO_GPUS_ASKED
     gpus_counted: int = 0
     sleepy: bool = False
+
+    @property
+    def paid(self) -> Amounts:
+        """What its payer pays, and gets back: what it holds, and what a move under way adds."""
+        return self.amounts + self.ahead
