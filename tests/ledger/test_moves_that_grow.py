@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -179,11 +180,12 @@ def test_a_claim_that_ends_about_a_growing_move_leaves_every_sum_exact(
     if ends == "between":
         end()
         fleet_of.assert_exact(db)
-    {
+    ending: dict[str, Callable[[], object]] = {
         "settle": lambda: moving.settled(db, wanted),
         "abort": lambda: moves.abort(db, instance, "given up"),
         "release": lambda: fleet_of.delete(db, instance),
-    }[how]()
+    }
+    ending[how]()
     fleet_of.assert_exact(db)
     sizes = {"settle": (6, 20, 0), "abort": (3, 50, 0), "release": (0, 0, 0)}
     payers = (claimed(db, claim), fleet_of.unclaimed(db))

@@ -1,0 +1,217 @@
+"""Interleavings on purpose about a move that grows: whatever comes second, sums are exact, nothing is paid twice.
+
+The first transaction runs the other one in its own rows, where it holds its nodes and charges and not yet its payer.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from fleet.ledger import leases, moves, reconcile, release
+from fleet.ledger.admission import Ask
+from fleet.ledger.database import Database
+from fleet.ledger.release import NothingToRelease, Released
+from fleet.model.admission import AdmissionOutcome, Admitted, Refused
+from tests.ledger import fleet_of, moving
+from tests.ledger.fleet_of import PLAIN
+from tests.ledger.growing import placed
+from tests.ledger.holding import Other, open_transaction
+from tests.ledger.moving import begun, claimed, to
+
+CLAIMED = "claimed"
+Work = Callable[[Database], Any]
+
+
+class Meeting:
+    """`rows` of the first transaction: starts the other, and goes on once it waits or is done."""
+
+    def __init__(self, db: Database, url: str, work: Work) -> None:
+        self._db, self._url, self._work = db, url, work
+        self._other: Other | None = None
+
+    def rows(self, _conn: Connection) -> None:
+        if self._other is None:
+            self._other = Other(self._url, self._work)
+            self._other.stands(self._db)
+
+    def result(self) -> Any:
+        assert self._other is not None
+        return self._other.result()
+
+
+def fleet(db: Database, **more: Any) -> tuple[int, int, str, Ask]:
+    """Two nodes, an instance on the first, and its move to the second in a larger size."""
+    here, there = fleet_of.node(db, "here", cpus=8), fleet_of.node(db, "there", cpus=8)
+    instance = placed(db, here, cpus=2, memory_mb=10, **more)
+    return here, there, instance, to(db, there, instance, cpus=5, memory_mb=4, **more)
+
+
+def settling(wanted: Ask) -> Work:
+    return lambda db: moving.settled(db, wanted)
+
+
+def aborting(wanted: Ask) -> Work:
+    return lambda db: moves.abort(db, wanted.instance_uuid, "given up")
+
+
+def deleting(wanted: Ask) -> Work:
+    return lambda db: fleet_of.delete(db, wanted.instance_uuid)
+
+
+@pytest.mark.parametrize("second", [settling, aborting, deleting])
+def test_what_meets_a_settling_move_finds_it_settled(
+    maria: Database, mariadb_ledger_url: str, second: Callable[[Ask], Work]
+) -> None:
+    here, there, instance, wanted = fleet(maria)
+    begun(maria, wanted)
+    meeting = Meeting(maria, mariadb_ledger_url, second(wanted))
+
+    def rows(conn: Connection) -> None:
+        fleet_of.moved_instance(conn, wanted)
+        meeting.rows(conn)
+
+    assert moves.settle(maria, instance, rows=rows)
+    answer = meeting.result()
+    gone = second is deleting
+    assert isinstance(answer, Released) if gone else answer is False
+    assert fleet_of.used(maria, here) == (0, 0, 0, 0)
+    assert fleet_of.used(maria, there)[:2] == ((0, 0) if gone else (5, 4))
+    assert fleet_of.unclaimed(maria) == ((0, 0, 0) if gone else (5, 4, 0))
+    fleet_of.assert_exact(maria)
+
+
+@pytest.mark.parametrize("second", [settling, aborting, deleting])
+def test_what_meets_an_aborting_move_finds_it_aborted(
+    maria: Database, mariadb_ledger_url: str, second: Callable[[Ask], Work]
+) -> None:
+    here, there, instance, wanted = fleet(maria)
+    begun(maria, wanted)
+    meeting = Meeting(maria, mariadb_ledger_url, second(wanted))
+
+    assert moves.abort(maria, instance, "given up", rows=meeting.rows)
+    answer = meeting.result()
+    gone = second is deleting
+    assert isinstance(answer, Released) if gone else answer is False
+    assert fleet_of.used(maria, there) == (0, 0, 0, 0)
+    assert fleet_of.used(maria, here)[:2] == ((0, 0) if gone else (2, 10))
+    assert fleet_of.unclaimed(maria) == ((0, 0, 0) if gone else (2, 10, 0))
+    fleet_of.assert_exact(maria)
+
+
+@pytest.mark.parametrize("second", [settling, aborting])
+def test_what_meets_a_release_in_mid_move_finds_no_move(
+    maria: Database, mariadb_ledger_url: str, second: Callable[[Ask], Work]
+) -> None:
+    here, there, _, wanted = fleet(maria)
+    begun(maria, wanted)
+    meeting = Meeting(maria, mariadb_ledger_url, second(wanted))
+
+    def rows(conn: Connection) -> None:
+        fleet_of._deleted(conn, wanted.instance_uuid)
+        meeting.rows(conn)
+
+    assert isinstance(release.release(maria, wanted.instance_uuid, rows=rows), Released)
+    assert meeting.result() is False
+    assert fleet_of.used(maria, here) == fleet_of.used(maria, there) == (0, 0, 0, 0)
+    assert fleet_of.unclaimed(maria) == (0, 0, 0)
+    assert isinstance(fleet_of.delete(maria, wanted.instance_uuid), NothingToRelease)
+    fleet_of.assert_exact(maria)
+
+
+@pytest.mark.parametrize("name", ["here", "there"])
+@pytest.mark.parametrize("ends", ["settle", "abort"])
+def test_a_publish_that_meets_the_end_of_a_move_counts_what_is_there_then(
+    maria: Database, mariadb_ledger_url: str, name: str, ends: str
+) -> None:
+    _, _, instance, wanted = fleet(maria)
+    begun(maria, wanted)
+    meeting = Meeting(maria, mariadb_ledger_url, lambda db: fleet_of.publish(db, name, cpus=8))
+
+    def moved(conn: Connection) -> None:
+        fleet_of.moved_instance(conn, wanted)
+        meeting.rows(conn)
+
+    if ends == "settle":
+        assert moves.settle(maria, instance, rows=moved)
+    else:
+        assert moves.abort(maria, instance, "given up", rows=meeting.rows)
+    meeting.result()
+    fleet_of.assert_exact(maria)
+
+
+def test_a_publish_that_waited_for_a_growing_move_counts_all_of_it_as_pending(
+    maria: Database, mariadb_ledger_url: str
+) -> None:
+    _, there, _, wanted = fleet(maria)
+    meeting = Meeting(maria, mariadb_ledger_url, lambda db: fleet_of.publish(db, "there", cpus=8))
+
+    assert isinstance(moves.begin(maria, wanted, rows=meeting.rows), Admitted)
+    meeting.result()
+    assert fleet_of.row(maria, there)["pending_memory_mb"] == 4
+    fleet_of.assert_exact(maria)
+
+
+def test_a_move_whose_claim_ends_before_its_row_is_locked_is_paid_by_the_cluster(
+    maria: Database, mariadb_ledger_url: str
+) -> None:
+    claim = fleet_of.claim(maria, limit=(4, 40, 4), namespace=CLAIMED)
+    _, there, _, wanted = fleet(maria, namespace=CLAIMED, claim_hard=True)
+    with open_transaction(maria) as conn:
+        conn.exec_driver_sql("UPDATE namespace_claims SET expires_at = 1")
+        other = Other(mariadb_ledger_url, functools.partial(moves.begin, ask=wanted))
+        other.stands(maria)
+
+    assert other.result() == Admitted(there, payer=None)
+    assert (claimed(maria, claim), fleet_of.unclaimed(maria)) == ((0, 0, 0), (5, 10, 0))
+    fleet_of.assert_exact(maria)
+
+
+@pytest.mark.parametrize("ends", ["settle", "abort"])
+def test_a_claim_that_is_folded_while_a_move_ends_gets_nothing_back_and_the_cluster_does(
+    maria: Database, mariadb_ledger_url: str, ends: str
+) -> None:
+    claim = fleet_of.claim(maria, limit=(9, 40, 4), namespace=CLAIMED)
+    _, _, instance, wanted = fleet(maria, namespace=CLAIMED)
+    begun(maria, wanted)
+    assert claimed(maria, claim) == (5, 10, 0)
+    fleet_of.execute(maria, "UPDATE namespace_claims SET expires_at = 1")
+    lease = leases.acquire(maria, "reconciler", "test", 60)
+    assert lease is not None
+    meeting = Meeting(maria, mariadb_ledger_url, lambda db: reconcile.reconcile(db, lease, PLAIN))
+
+    def moved(conn: Connection) -> None:
+        fleet_of.moved_instance(conn, wanted)
+        meeting.rows(conn)
+
+    if ends == "settle":
+        assert moves.settle(maria, instance, rows=moved)
+    else:
+        assert moves.abort(maria, instance, "given up", rows=meeting.rows)
+    report = meeting.result()
+    assert (report.claims_expired, report.corrections) == (1, ())
+    assert (claimed(maria, claim), fleet_of.unclaimed(maria)) == (
+        (0, 0, 0),
+        (5, 4, 0) if ends == "settle" else (2, 10, 0),
+    )
+    fleet_of.assert_exact(maria)
+
+
+def test_two_growing_moves_of_one_instance_at_once_hold_one_destination(
+    maria: Database, mariadb_ledger_url: str
+) -> None:
+    here, there, instance, wanted = fleet(maria)
+    third = fleet_of.node(maria, cpus=8)
+    elsewhere = to(maria, third, instance, cpus=7, memory_mb=20)
+    meeting = Meeting(maria, mariadb_ledger_url, functools.partial(moves.begin, ask=elsewhere))
+
+    assert isinstance(moves.begin(maria, wanted, rows=meeting.rows), Admitted)
+    outcome: AdmissionOutcome = meeting.result()
+    assert not isinstance(outcome, Admitted | Refused)
+    assert [fleet_of.used(maria, node)[0] for node in (here, there, third)] == [2, 5, 0]
+    assert fleet_of.unclaimed(maria) == (5, 10, 0)
+    fleet_of.assert_exact(maria)
