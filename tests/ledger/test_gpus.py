@@ -161,6 +161,19 @@ def test_a_move_that_was_decided_for_other_gpus_is_refused(db: Database) -> None
     fleet_of.assert_exact(db)
 
 
+def test_a_move_to_the_node_that_holds_the_instance_is_refused(db: Database) -> None:
+    node_id = gpus_of.node(db, gpus=[card("GPU-a"), card("GPU-b")])
+    wanted = ask(node_id)
+    admitted(db, wanted)
+
+    outcome = moves.begin(db, ask(node_id, instance_uuid=wanted.instance_uuid))
+
+    assert isinstance(outcome, Refused)
+    assert outcome.ineligible == "already_there"
+    assert gpus_of.bound(db) == {"GPU-a": wanted.instance_uuid}
+    fleet_of.assert_exact(db)
+
+
 @pytest.mark.parametrize("backwards", [False, True])
 def test_a_redirect_gives_back_at_the_source_and_binds_anew(db: Database, *, backwards: bool) -> None:
     pair = [gpus_of.node(db, gpus=[card("GPU-a")]), gpus_of.node(db, gpu_count=1)]

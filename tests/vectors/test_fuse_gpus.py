@@ -16,7 +16,7 @@ from tests.unit.placement.hosts import a_host
 
 pytestmark = pytest.mark.vectors
 
-SMALL = {"cpus": 1, "memory_mb": 256, "disk_gb": 10}
+SMALL: dict[str, Any] = {"cpus": 1, "memory_mb": 256, "disk_gb": 10}
 A100, H100 = "NVIDIA A100-SXM4-40GB", "NVIDIA H100-SXM5-80GB"
 ONE_G, TWO_G = "1g.10gb", "2g.20gb"
 

@@ -34,6 +34,7 @@ ARRIVE = Sql("""
 STAMP = Sql("UPDATE instances SET updated_at = {now} WHERE uuid = :instance_uuid")
 
 NOTHING_TO_MOVE = "nothing_to_move"
+ALREADY_THERE = "already_there"
 OVERRIDDEN = "placement rules overridden by a named destination"
 
 
@@ -58,8 +59,9 @@ def begin(
     `named`: an operator chose the destination. That overrides the rules that the instance brings, and is recorded.
 
     An instance that holds no charge is refused with `ineligible` "nothing_to_move": nobody would ever give the
-    destination back. One whose charge has another size by now is refused with "charge_changed": the destination would
-    be all that is left of it.
+    destination back. One whose charge is on this very node is refused with "already_there": two charges of one instance
+    on one node could not be told apart when one of them gives its GPUs back. One whose charge has another size by now
+    is refused with "charge_changed": the destination would be all that is left of it.
     """
 
     def held(conn: Connection) -> None:
@@ -68,6 +70,8 @@ def begin(
         if primary is None:
             raise _NotAsDecided(NOTHING_TO_MOVE)
         charge = release.charge_of(primary)
+        if charge.node_id == ask.node_id:
+            raise _NotAsDecided(ALREADY_THERE)
         expected = ask.amounts if ask.held is None else ask.held
         if (charge.amounts, charge.gpus, charge.sleepy) != (expected, ask.gpus, ask.sleepy):
             raise _NotAsDecided(CHARGE_CHANGED)
