@@ -51,6 +51,7 @@ def test_a_bad_setting_is_refused_and_says_what_would_be_accepted(
 def test_ctl_verifies_migrates_and_saves_a_snapshot_that_decides_alike(
     fleet: Callable[..., Ended], served: Served, tmp_path: Path
 ) -> None:
+    served.node("saved", memory_max=2**20, memory_available=2**20, cpu_schedulable=200, cpu_threads=202)
     where = ("--config", str(served.config))
     saved, request = tmp_path / "snapshot.json", tmp_path / "request.json"
     request.write_text(json.dumps({"name": "x", "cpus": 1, "memory_mb": 64}))

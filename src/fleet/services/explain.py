@@ -45,8 +45,3 @@ def _seen_by(ctx: Context, request: PlacementRequest) -> Snapshot:
     fleet = ctx.snapshots.peek()
     neighbours = ctx.neighbours.seen(fleet.frame, request, fresh_since=now)
     return fleet if neighbours is None else Snapshot(fleet.frame.with_instances(neighbours))
-
-
-def snapshot(ctx: Context) -> Snapshot:
-    """Return everything that a decision may see now, for saving to a file."""
-    return ctx.snapshots.peek()

@@ -15,6 +15,7 @@ from fleet.api.schemas import Anything, ConfigAnswer, ConfigBody, Page, document
 from fleet.ledger.cluster_config import ConfigEntry
 from fleet.ledger.verify import verify
 from fleet.services import cluster_config, views
+from fleet.services.saved_snapshot import with_instances
 
 router = APIRouter(prefix="/admin", route_class=StrictRoute, tags=["admin"])
 KeyPath = Annotated[str, Path(max_length=64, pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
@@ -46,7 +47,8 @@ def cluster_capacity(*, services: ServicesDep, caller: AdminDep) -> Response:
 @router.get("/snapshot", responses=documented(403, success=Anything), response_model=None)
 def snapshot(*, services: ServicesDep, caller: AdminDep) -> Response:
     """Everything a decision may see, as `fleet decide` reads it."""
-    return answer(services.context.snapshots.peek().to_json())
+    ctx = services.context
+    return answer(with_instances(ctx.database, ctx.snapshots.peek()).to_json())
 
 
 @router.post("/ledger/verify", responses=documented(403, success=Anything), response_model=None)

@@ -107,6 +107,7 @@ def snapshot(
 ) -> None:
     """Save everything a decision may see, as `fleet decide` reads it."""
     from fleet.services.configuration import Configuration
+    from fleet.services.saved_snapshot import with_instances
     from fleet.services.snapshots import SnapshotCache
 
     output = shell_of(ctx).output
@@ -114,7 +115,7 @@ def snapshot(
         cache = SnapshotCache(
             database, Configuration(database, time.monotonic), time.monotonic, lambda: str(uuid.uuid4())
         )
-        document = cache.peek().to_json()
+        document = with_instances(database, cache.peek()).to_json()
     if out is None:
         output.json(document)
         return

@@ -1,0 +1,38 @@
+"""A saved snapshot decides as the service does, rules included; and what it says of an instance is what its charge says."""
+
+from __future__ import annotations
+
+from fleet.ledger.database import Database
+from fleet.model.request import parse_placement_request
+from fleet.placement.pipeline import decide
+from fleet.placement.snapshot import Snapshot
+from fleet.services.saved_snapshot import with_instances
+from tests.ledger import fleet_of, ruling
+from tests.ledger.ruling import apart, create, created, refused
+
+
+def test_a_saved_snapshot_decides_by_rules_as_the_service_does(db: Database) -> None:
+    ctx = ruling.context(db)
+    for name in ("a", "b"):
+        ruling.node(db, ctx, name, {"rack": name})
+    first = created(ctx, apart("db"))
+    request = parse_placement_request({"cpus": 1, "memory_mb": 64, **apart("db"), "namespace": fleet_of.NAMESPACE})
+
+    one_left = Snapshot.from_json(with_instances(db, ctx.snapshots.peek()).to_json())
+    assert decide(request, one_left, 1).ranked == tuple({"a", "b"} - {first.node})
+
+    created(ctx, apart("db"))
+    none_left = Snapshot.from_json(with_instances(db, ctx.snapshots.peek()).to_json())
+    assert decide(request, none_left, 1).code == refused(create(ctx, apart("db"))).code == "affinity_unsatisfied"
+
+
+def test_an_instance_is_saved_as_its_charge_says(db: Database) -> None:
+    ctx = ruling.context(db)
+    ruling.node(db, ctx, "a", {})
+    made = created(ctx, apart("db"))
+
+    (saved,) = with_instances(db, ctx.snapshots.peek()).to_json()["instances"]
+
+    assert (saved["uuid"], saved["node"], saved["draft"]) == (made.uuid, "a", True)
+    assert saved["tags"] == {"role": "db"}
+    assert 0 <= saved["charge_age_seconds"] < 60
