@@ -154,6 +154,14 @@ def test_units_equal_charges_after_any_sequence_with_faults_of_the_driver(
     assert struck > STEPS / 3
 
 
+def test_who_asks_for_no_gpu_pays_for_none(maria: Database, injector: Injector) -> None:  # noqa: F811
+    plain, cards = fleet_of.node(maria, cpus=8), gpus_of.node(maria, gpus=[card()])
+    without = injector.count(lambda: fleet_of.admit(maria, fleet_of.ask(plain)))
+    assert injector.count(lambda: fleet_of.admit(maria, fleet_of.ask(cards))) == without
+    assert not any("gpu" in step for step in injector.steps)
+    assert injector.count(lambda: fleet_of.admit(maria, ask(cards))) > without
+
+
 def by_uuid(db: Database) -> Callable[[], Any]:
     node_id = gpus_of.node(db, gpus=[card(), card()])
     return lambda: fleet_of.admit(db, ask(node_id, 2))
