@@ -1,4 +1,4 @@
-"""A saved snapshot decides as the service does, rules included; and what it says of an instance is what its charge says."""
+"""A saved snapshot decides as the service does, rules included; an instance is saved as its charge says."""
 
 from __future__ import annotations
 
