@@ -40,14 +40,18 @@ def shape(**changes: Any) -> dict[str, Any]:
 def test_so_many_can_be_created_as_are_shown_and_then_one_is_refused(owner: As) -> None:
     asked = f"/placements/capacity?cpus=1&memory_mb={MIB}&disk_gb=1&label={LABEL}%3Dyes"
     before = owner.get(asked).json()
+    answers, shown = [], []
 
-    answers = [owner.post("/instances", shape()) for _ in range(before["fits"] + 1)]
+    for _ in range(before["fits"] + 1):
+        shown.append(owner.get(asked).json()["fits"])
+        answers.append(owner.post("/instances", shape()))
     after = owner.get(asked).json()
 
     # Pending memory counts a third under the default ratio, so that more fit than the headroom alone would hold.
     assert before["fits"] == sum(item["fits"] for item in before["items"]) > NODES_WITH_ROOM
     assert before["nodes_with_room"] == NODES_WITH_ROOM
     assert (before["binds"], before["charged_to"]["payer"]) == ("memory_mb", "cluster")
+    assert shown == list(range(before["fits"], -1, -1))
     assert [answer.status_code for answer in answers] == [201] * before["fits"] + [507]
     assert (after["fits"], after["nodes_with_room"]) == (0, 0)
     by_node: dict[str, int] = {}
