@@ -81,6 +81,7 @@ def test_what_can_never_fit_is_not_the_first_gpu_refusal() -> None:
 
     figures = simulate(a_world(found, nodes), "load-aware").figures
 
+    assert figures["first_gpu_refusal"] == "1x1024x10+2"
     assert figures["placed_at_first_gpu_refusal"] == 1
     assert figures["gpus_unallocated_at_first_refusal"] == 1
 

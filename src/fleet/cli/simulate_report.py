@@ -49,6 +49,10 @@ ROWS: Final = (
     ("gpus_unallocated_at_end", "GPUs unallocated at the end", 1),
     ("gpu_fragmentation_percent_at_end", "GPU fragmentation at the end, %", 2),
 )
+SHAPES: Final = (
+    ("largest_placeable", "largest shape that still fits"),
+    ("first_gpu_refusal", "first GPU request refused"),
+)
 SILENT_WHEN_ZERO: Final = frozenset(
     {
         "never_fits",
@@ -146,6 +150,16 @@ def show(report: Report, console: Console) -> None:
         console.print(f"[red]{fault}[/]", highlight=False)
     if report.good:
         console.print("[green]nothing oversold; placed + refused + expired + pending = requested in every run[/]")
+
+
+def _shapes(report: Report, strategy: str) -> str:
+    runs = [result.figures for result in report.results if result.strategy == strategy]
+    parts = []
+    for name, title in SHAPES:
+        found = dict.fromkeys(figures[name] or "none" for figures in runs if name in figures)
+        if found:
+            parts.append(f"{title}: {', '.join(found)}")
+    return "; ".join(parts)
 
 
 def rows_of(cells: Mapping[str, Mapping[str, Cell]]) -> Iterator[tuple[str, str, int]]:

@@ -175,7 +175,7 @@ class _Run:
             self._live(arrival, answer.charge)
         else:
             if arrival.shape.gpus and answer.code != PLACEMENT_BUSY:
-                self._tally.note_gpu_refusal(arrival.shape, self._ledger.rows, now_us)
+                self._tally.note_gpu_refusal(arrival.shape, self._ledger.rows)
             self._refuse(opened, answer)
         self._serve()
 

@@ -30,7 +30,7 @@ BANDS: Final = ("0-25 %", "25-50 %", "50-75 %", "75-100 %", "100 % and more")
 class FirstGpuRefusal:
     """How things stood when the first request for GPUs was refused."""
 
-    at_us: int
+    shape: Shape
     placed: int
     unallocated: int
     fragmentation: float | None
@@ -133,13 +133,13 @@ class Tally:
             self._ever_fits[shape] = bool(self.empty.fits(shape).any())
         return self._ever_fits[shape]
 
-    def note_gpu_refusal(self, shape: Shape, rows: Sequence[Row], now_us: int) -> None:
+    def note_gpu_refusal(self, shape: Shape, rows: Sequence[Row]) -> None:
         """Remember how things stood at the first one; what no empty fleet takes says nothing about this one."""
         if self.first_gpu_refusal is None and self.ever_fits(shape):
             left = self.remainder(rows)
             rate = left.fragmentation(left.free_gpus, self.popular.asking_gpus())
             unallocated = self.books.gpus_total - self.books.gpus_used
-            self.first_gpu_refusal = FirstGpuRefusal(now_us, self.placed, unallocated, rate)
+            self.first_gpu_refusal = FirstGpuRefusal(shape, self.placed, unallocated, rate)
 
     def note_shortfall(self, missing_mb: int) -> None:
         """Count a wake whose memory the machine does not have."""
@@ -231,6 +231,7 @@ class Tally:
             "gpu_fragmentation_percent_at_end": _hundredths(
                 left.fragmentation(left.free_gpus, self.popular.asking_gpus())
             ),
+            "first_gpu_refusal": None if first is None else describe(first.shape),
             "placed_at_first_gpu_refusal": None if first is None else first.placed,
             "gpus_unallocated_at_first_refusal": None if first is None else first.unallocated,
             "gpu_fragmentation_percent_at_first_refusal": None if first is None else _hundredths(first.fragmentation),
