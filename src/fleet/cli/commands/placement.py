@@ -52,7 +52,13 @@ def capacity(
     parts = shape.lower().split("x")
     if len(parts) != 3 or not all(part.isdecimal() for part in parts):
         raise Misused(f"--shape {shape!r}: write vCPUs x MiB x GiB, for example 4x8192x40")
-    asked: dict[str, Any] = {"cpus": parts[0], "memory_mb": parts[1], "disk_gb": parts[2], "label": label, "region": region}
+    asked: dict[str, Any] = {
+        "cpus": parts[0],
+        "memory_mb": parts[1],
+        "disk_gb": parts[2],
+        "label": label,
+        "region": region,
+    }
     asked |= {"arch": arch, "gpus": gpus, "gpu_kind": gpu_kind, "gpu_profile": gpu_profile, "namespace": namespace}
     found = shell.get("/placements/capacity", limit=NODES_AT_ONCE if every else NODES_SHOWN, **asked)
     while every and found["next_cursor"] is not None:
