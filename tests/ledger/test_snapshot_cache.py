@@ -141,3 +141,12 @@ def test_looking_reads_what_changed_and_not_the_whole_fleet(
     fleet_of.admitted(db, ask(node_id, cpus=5))
 
     assert int(cache.peek().frame.used[0][0]) == 5
+
+
+def test_a_burst_of_changes_is_not_read_again_before_every_decision(db: Database) -> None:
+    fleet_of.node(db, cpus=4)
+    read = rows.changed(db, 0, 0)
+    assert len(read.rows) == 1
+
+    assert not rows.changed(db, read.cursor, 0).rows
+    assert read.cursor == read.now_us

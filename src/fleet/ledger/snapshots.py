@@ -88,13 +88,17 @@ class GpuChanges:
 
 
 def changed(db: Database, cursor: int, overlap_us: int) -> Changes:
-    """Return the ledger rows stamped after `cursor - overlap_us`."""
+    """Return the ledger rows stamped after `cursor - overlap_us`, and the database's time as the next cursor.
+
+    The time and not the newest stamp: a burst of changes is read once or twice, and not before every decision until
+    the next change.
+    """
     with db.read() as conn:
         found = CHANGED.run(conn, cursor=cursor - overlap_us).all()
     changed_rows = [row for row in found if row.updated_at is not None]
-    newest = max((int(row.updated_at) for row in changed_rows), default=cursor)
     rows = [tuple(json.loads(row.counters)) for row in changed_rows]
-    return Changes(rows, max(cursor, newest), int(found[0].now_us))
+    now_us = int(found[0].now_us)
+    return Changes(rows, max(cursor, now_us), now_us)
 
 
 def gpus_changed(db: Database, cursor: int, overlap_us: int) -> GpuChanges:
