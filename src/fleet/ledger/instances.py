@@ -46,6 +46,10 @@ REPLACED = Sql("""
         updated_at = {now}
     WHERE uuid = :uuid AND state = 'creating'
 """)
+RESIZED = Sql("""
+    UPDATE instances SET cpus = :cpus, memory_mb = :memory_mb, disk_gb = :disk_gb, updated_at = {now} WHERE uuid = :uuid
+""")
+HOLD = Sql("SELECT state FROM instances WHERE uuid = :uuid {for_update}")
 COUNTS = Sql("SELECT state, COUNT(*) AS instances FROM instances GROUP BY state")
 
 
@@ -153,6 +157,17 @@ def insert(
 def place_elsewhere(conn: Connection, uuid: str, node_id: int, decision_id: str) -> bool:
     """Note that an instance that is still being created was placed again; False when it is not any more."""
     return REPLACED.run(conn, uuid=uuid, node_id=node_id, decision_id=decision_id).rowcount == 1
+
+
+def resize(conn: Connection, uuid: str, cpus: int, memory_mb: int, disk_gb: int) -> None:
+    """Note the size of an instance in the transaction that gives its charge that size; amounts are without overhead."""
+    RESIZED.run(conn, uuid=uuid, cpus=cpus, memory_mb=memory_mb, disk_gb=disk_gb)
+
+
+def still(conn: Connection, uuid: str, states: Collection[InstanceState]) -> bool:
+    """Hold the instance's row, and return whether it is in one of these states until the caller commits."""
+    row = HOLD.run(conn, uuid=uuid).first()
+    return row is not None and InstanceState(row.state) in states
 
 
 def counts(db: Database) -> dict[str, int]:

@@ -53,6 +53,7 @@ class Reason(StrEnum):
     RESIZE = "resize"
     MIGRATE = "migrate"
     EVACUATE = "evacuate"
+    FORK = "fork"
 
 
 def is_name(text: str) -> bool:
@@ -228,8 +229,8 @@ class InstanceRequest(BaseModel):
 class PlacementRequest(InstanceRequest):
     """An instance request with its reason: what a decision is asked.
 
-    `instance` is the uuid of the instance that is placed again (resize, migrate, evacuate, redirect); `destinations`
-    restricts a drain's moves (None: any node).
+    `instance` is the uuid of the instance that is placed again (resize, migrate, evacuate, redirect), or that is
+    forked; `destinations` restricts a drain's moves (None: any node).
     """
 
     reason: Reason = Field(default=Reason.CREATE, strict=False)

@@ -31,8 +31,8 @@ class Ask:
     """A request against one frame.
 
     `growth` maps the index of each node that holds a charge of the instance to what would be added there. `source` is
-    the index of the node that a move leaves, `resize_home` the one a resize starts from, `pin` the one that the request
-    names; -1: none. `memo` keeps what one stage computed for this question and asks again when it explains itself.
+    the index of the node that a move leaves, `resize_home` the one a resize starts from, `fork_home` the one that holds
+    what is forked, `pin` the one that the request names; -1: none. `memo` keeps what one stage computed for this question and asks again when it explains itself.
     """
 
     request: PlacementRequest
@@ -40,6 +40,7 @@ class Ask:
     growth: Mapping[int, Amounts]
     source: int = -1
     resize_home: int = -1
+    fork_home: int = -1
     destinations: Mask | None = None
     unknown_destinations: tuple[str, ...] = ()
     pin: int = -1
@@ -54,6 +55,11 @@ class Ask:
     def gpus(self) -> GpuAsk:
         """The GPUs asked for; a kind without a count asks for nothing."""
         return GpuAsk(self.request.gpus, self.request.gpu_kind, self.request.gpu_profile)
+
+    @property
+    def is_fork(self) -> bool:
+        """Whether it goes where what it is forked from is, whatever the stages would say."""
+        return self.request.reason is Reason.FORK
 
     @property
     def is_sleepy(self) -> bool:
@@ -87,12 +93,15 @@ class Ask:
         """Return the ask of a request.
 
         Raises:
-            InvalidRequest: a resize or a move names no instance, or one that the snapshot does not hold.
+            InvalidRequest: a resize, a move or a fork names no instance, or one that the snapshot does not hold.
         """
         amounts = request.amounts(frame.config.instance_overhead_mb)
         held = _held(request, frame)
-        resize = request.reason is Reason.RESIZE
+        resize, fork = request.reason is Reason.RESIZE, request.reason is Reason.FORK
         growth = {at: (amounts - before).floored() if resize else Amounts() for at, before in held.items()}
+        if fork:
+            # What is forked keeps its charge; the fork gets one of its own beside it.
+            growth = {}
         home = _home(request, frame)
         allowed, strangers = _destinations(request, frame)
         return cls(
@@ -101,6 +110,7 @@ class Ask:
             growth,
             source=home if request.reason in MOVES else -1,
             resize_home=home if resize else -1,
+            fork_home=home if fork else -1,
             destinations=allowed,
             unknown_destinations=strangers,
             pin=-1 if request.placement.node is None else frame.roster.index.get(request.placement.node, -1),

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fleet.model.capacity import demand_at_admission, to_milli
 from fleet.model.decision import Decision
-from fleet.model.request import PlacementRequest
+from fleet.model.request import PlacementRequest, Reason
 from fleet.placement.ask import Ask
 from fleet.placement.columns import UNKNOWN, Mask, shown, shown_milli
 from fleet.placement.frame import Frame
@@ -143,7 +143,8 @@ def _inputs(ask: Ask, frame: Frame) -> dict[str, Any]:
 
 def is_forced(request: PlacementRequest) -> bool:
     """Return whether the request itself names who may be a candidate."""
-    return request.placement.node is not None or request.destinations is not None
+    named = request.placement.node is not None or request.destinations is not None
+    return named or request.reason is Reason.FORK
 
 
 def _metrics_age(frame: Frame) -> float | None:
@@ -158,6 +159,8 @@ def _first(trail: Trail) -> AuditEvent:
     if not is_forced(request):
         return AuditEvent(INITIAL, _nodes("candidates", trail.names, range(len(trail.names))))
     pinned = request.placement.node
+    if trail.ask.is_fork:
+        pinned = trail.names[trail.ask.fork_home] if trail.ask.fork_home >= 0 else None
     named = [pinned] if pinned is not None else list(request.destinations or ())
     return AuditEvent(FORCED, _nodes("candidates", named, range(len(named))))
 

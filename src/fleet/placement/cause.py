@@ -47,6 +47,8 @@ def before_any_stage(ask: Ask, frame: Frame) -> Cause | None:
     if unknown:
         count = f"{len(frame)} nodes are registered" if len(frame) else "no node is registered"
         return Cause("node_not_found", sentence=f"no node is called {', '.join(unknown)}; {count}")
+    if ask.is_fork and ask.fork_home < 0:
+        return Cause("node_not_found", sentence="the node that holds what is forked is not registered any more")
     if len(frame):
         return None
     if ask.gpus.count:

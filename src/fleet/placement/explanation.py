@@ -29,6 +29,8 @@ def summary(decision: Decision, ask: Ask, frame: Frame, note: str) -> str:
     """Return a ranking in one sentence; `note` is the strategy's word about the first node."""
     total, fit = decision.node_count, len(decision.ranked_indices)
     first = int(decision.ranked_indices[0])
+    if ask.is_fork:
+        return f"{frame.roster.names[first]} holds what is forked: a fork goes there, and no stage is asked"
     sentence = f"{frame.roster.names[first]} is first of {fit} of {total} nodes: {decision.strategy}, {note}"
     return f"{sentence}; dropped: {drop_counts(decision)}" if decision.counts else sentence
 

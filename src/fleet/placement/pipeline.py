@@ -1,7 +1,8 @@
 """decide(): the whole flow on one screen. Stages drop, a scorer prefers, load shedding sheds, a strategy orders.
 
 Promise: the same request, snapshot and seed give the same decision, always and everywhere. The first failing stage is
-a node's reason; the stage that emptied the set decides the code; a strategy never changes who fits.
+a node's reason; the stage that emptied the set decides the code; a strategy never changes who fits. A fork goes to the
+node that holds what it is forked from: no stage is asked, the guard alone has a word.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def decide_on(request: PlacementRequest, frame: Frame, seed: int, *, explain: bo
     unknown = cause.before_any_stage(ask, frame)
     if unknown is not None:
         return _refusal(unknown, Trail(ask, frame, []), strategy, seed)
-    walk = walk_stages(all_stages(), ask, frame, explain=explain)
+    walk = _beside_its_source(ask, frame) if ask.is_fork else walk_stages(all_stages(), ask, frame, explain=explain)
     trail = Trail(ask, frame, walk.steps)
     if walk.emptied is not None:
         return _refusal(cause.of_emptying(walk.emptied, trail), trail, strategy, seed)
@@ -95,6 +96,12 @@ def walk_stages(stages: Sequence[NamedStage], ask: Ask, frame: Frame, *, explain
     if group is not None and walk.emptied is None:
         _settle_on_group(walk, group)
     return walk
+
+
+def _beside_its_source(ask: Ask, frame: Frame) -> Walk:
+    only = np.zeros(len(frame), dtype=np.bool_)
+    only[ask.fork_home] = True
+    return Walk([], only)
 
 
 def _filter(named: NamedStage, stage: Filter, ask: Ask, frame: Frame, before: Mask) -> Step | None:
@@ -165,6 +172,9 @@ def _ranking(left: Mask, trail: Trail, strategy: NamedStrategy, seed: int) -> De
         first = np.argsort(ranked != ask.resize_home, kind="stable")
         ranked, weights = ranked[first], weights[first]
     over = frame.over_demand(ranked)
+    if ask.resize_home >= 0 and not ask.added("cpus", ask.resize_home):
+        # The guard asks about load only where vCPUs are added.
+        over = over & (ranked != ask.resize_home)
     return Decision(Outcome.RANKED, strategy.name, seed, ranked, weights, over, trail)
 
 

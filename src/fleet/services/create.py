@@ -1,12 +1,14 @@
 """Creating an instance: place it, and write instance, decision and operation in the admission's own transaction.
 
-After the commit the node's worker is woken. Whoever dies in between leaves an operation that the sweeper wakes.
+After the commit the node's worker is woken. Whoever dies in between leaves an operation that the sweeper wakes. A fork
+is made by the same steps: only what is asked, and of whom, differs (`services/fork.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Connection
@@ -22,7 +24,7 @@ from fleet.queue.jobs import WakeUp
 from fleet.services import placed_event
 from fleet.services.context import Context
 from fleet.services.idempotency import RetryKey, once
-from fleet.services.place import Placing, Refusal, place
+from fleet.services.place import Admit, Placing, Refusal, place
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +50,38 @@ def create_instance(
         ctx.database,
         retry_key,
         make=lambda keyed: _create(ctx, namespace, request, keyed),
-        replay=_replayed,
+        replay=replayed,
     )
 
 
-def _replayed(answer: Mapping[str, Any]) -> Created | Refusal:
+def replayed(answer: Mapping[str, Any]) -> Created | Refusal:
+    """Return the first answer to a retry of it."""
     return Created(**answer)
 
 
 def _create(ctx: Context, namespace: str, request: InstanceRequest, keyed: Keyed | None) -> Created | Refusal:
+    asked = PlacementRequest.model_construct(**{**dict(request), "namespace": namespace})
+    return place_new(ctx, namespace, request, keyed, asked)
+
+
+def place_new(
+    ctx: Context,
+    namespace: str,
+    request: InstanceRequest,
+    keyed: Keyed | None,
+    asked: PlacementRequest,
+    *,
+    admit: Admit = admission.admit,
+    only_here: bool = False,
+    told: Mapping[str, Any] = MappingProxyType({}),
+) -> Created | Refusal:
+    """Place what is `asked` as a new instance made from `request`; `told` is added to the event of its placement.
+
+    `admit` and `only_here` as in `Placing`.
+
+    Raises:
+        NotFound: the namespace was deleted meanwhile.
+    """
     ctx.fault("api_before_decide")
     uuid, operation_id = ctx.new_uuid(), ctx.new_uuid()
     body = request.model_dump(mode="json", exclude_defaults=True)
@@ -74,21 +99,25 @@ def _create(ctx: Context, namespace: str, request: InstanceRequest, keyed: Keyed
             uuid,
             node,
             row,
+            placement_attempts=1,
             operation=operation_id,
             cpus=request.cpus,
             memory_mb=request.memory_mb,
             disk_gb=request.disk_gb,
+            **told,
         )
 
     def key(conn: Connection, node: str, decision_id: str) -> None:
         idempotency.keep(conn, keyed, asdict(Created(uuid, node, decision_id, operation_id)))
 
     placing = Placing(
-        request=PlacementRequest.model_construct(**{**dict(request), "namespace": namespace}),
+        request=asked,
         instance_uuid=uuid,
         namespace=namespace,
         new_rows=new_rows,
         key=key if keyed is not None else None,
+        admit=admit,
+        only_here=only_here,
     )
     try:
         placed = place(ctx, placing)

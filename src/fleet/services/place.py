@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection
 
 from fleet.ledger import admission, decisions
-from fleet.ledger.database import Batch
+from fleet.ledger.database import Batch, Database
 from fleet.model import capacity
 from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Busy, Refused, RuleBroken, Stage
 from fleet.model.cluster_config import ClusterConfig
@@ -42,6 +42,22 @@ CAPACITY_REFUSALS_MAX = 32
 WALK_STORED_MAX = 50
 
 
+class Admit(Protocol):
+    """One try of one node: a create, growth where the instance is, or the begin of a move."""
+
+    def __call__(
+        self,
+        db: Database,
+        ask: admission.Ask,
+        *,
+        key: admission.Writes,
+        new_rows: admission.NewRows,
+        rows: admission.Writes,
+    ) -> AdmissionOutcome:
+        """Admit, with all rows that must stand or fall with the charge."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placing:
     """One thing to place. What stands or falls with the charge is written given the chosen node and the decision:
@@ -49,7 +65,9 @@ class Placing:
     name and the decision's id.
 
     `source` is the node that holds the charge now, when the instance is placed again elsewhere: it is never chosen.
-    `charged` is then what the charge holds: it moves as it is, whatever the overhead of new instances has become.
+    `charged` is what its charge is to hold where that is not the request's: an instance that is placed again keeps the
+    overhead it was made with. `admit` is the ledger's verb for one try. `only_here`: one node was decided on without a
+    stage, so what makes it ineligible is the answer, and no reason to try again.
     """
 
     request: PlacementRequest
@@ -60,6 +78,8 @@ class Placing:
     key: Callable[[Connection, str, str], None] | None = None
     source: int | None = None
     charged: Amounts | None = None
+    admit: Admit = admission.admit
+    only_here: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +263,8 @@ class _Attempts:
         if refused.failing_stage in {Stage.CLAIM, Stage.CLUSTER}:
             # The same for every node: no further try can help.
             walk.ended_by = refused
+        elif refused.ineligible and self._placing.only_here:
+            walk.ended_by = refused
         elif refused.ineligible:
             walk.ineligible += 1
         elif refused.demand_only:
@@ -306,7 +328,7 @@ class _Attempts:
             sleepy=placing.request.sleep_after_idle_seconds > 0,
             enforced=Enforced.of(placing.request, decision.overridden),
         )
-        outcome = admission.admit(
+        outcome = placing.admit(
             self._ctx.database,
             ask,
             key=admission.nothing if key is None else (lambda conn: key(conn, name, row.id)),
@@ -359,15 +381,18 @@ class _Attempts:
         )
 
     def _refuse_by_guard(self, view: View, decision: Decision) -> Refusal:
-        code, detail, extra = self._guard_answer()
+        code, detail, extra = self._guard_answer(view)
         self._store_refusal(view, decision, code, detail)
         return Refusal(
             code, detail, self._decision_id, stage="capacity_guard", transient=True, counts=decision.counts, extra=extra
         )
 
-    def _guard_answer(self) -> tuple[str, str, dict[str, Any]]:
+    def _guard_answer(self, view: View) -> tuple[str, str, dict[str, Any]]:
         walk = self._walk
         ended = walk.ended_by
+        if ended is not None and ended.ineligible:
+            name = view.snapshot.name(view.snapshot.index_of_id(ended.node_id))
+            return "pin_ineligible", _not_eligible(name, ended), {"node": name, "ineligible": ended.ineligible}
         if ended is not None:
             code = "claim_exceeded" if ended.failing_stage is Stage.CLAIM else "out_of_capacity"
             owner = "the namespace's claim" if ended.failing_stage is Stage.CLAIM else "the cluster's unclaimed side"
@@ -450,6 +475,14 @@ class _Attempts:
 
 def _said(figure: Any) -> str:
     return f"{figure.dimension} (limit {figure.limit}, used {figure.used}, requested {figure.requested})"
+
+
+def _not_eligible(name: str, refused: Refused) -> str:
+    figures = {"state": refused.state, "scheduling": refused.scheduling, "sample age": refused.sample_age_seconds}
+    told = ", ".join(f"{name} {value}" for name, value in figures.items() if value not in ("", None))
+    return (
+        f"node {name} is not eligible, and no other will do: {refused.ineligible} ({told or 'nothing more is known'})"
+    )
 
 
 def _by_dimension(refusals: Any) -> dict[str, int]:

@@ -1,5 +1,7 @@
 """The event of a placement: the one row that every placement leaves in its instance's timeline; and of a refused one.
 
+An instance that is placed again leaves one of its own kind: a move that begins, or another size where it is.
+
 It names the decision, and a reader of the timeline is shown that decision's schedule events before it
 (`services/timeline.py`): they are never rows. A waived demand clause is an exception, so it leaves a row of its own.
 """
@@ -16,6 +18,9 @@ from fleet.services.place import Refusal
 from fleet.services.walk_events import ending_message
 
 MESSAGE: Final = "instance placed"
+MOVE_BEGUN: Final = "instance move begun"
+RESIZED: Final = "instance resized where it is"
+MESSAGES: Final = frozenset({MESSAGE, MOVE_BEGUN, RESIZED})
 
 
 def record(
@@ -25,10 +30,13 @@ def record(
     row: DecisionRow,
     *,
     previous_node: str | None = None,
-    placement_attempts: int = 1,
+    message: str = MESSAGE,
     **further: Any,
 ) -> None:
-    """Write the event of a placement on `node` by the decision `row`, and before it that of its waiver, if any."""
+    """Write the event of a placement on `node` by the decision `row`, and before it that of its waiver, if any.
+
+    `previous_node` is one that the placement may not choose.
+    """
     waived = waiver.is_waived(row.walk)
     if waived:
         told = {"node": node, "previous_node": previous_node, "decision": row.id, **waiver.payload(row.walk[:-1])}
@@ -36,13 +44,12 @@ def record(
     payload = {
         "node": node,
         "previous_node": previous_node,
-        "placement_attempts": placement_attempts,
         "decision": row.id,
         "enforce": True,
         "enforce_demand": not waived,
         **further,
     }
-    events.record(batch, "instance", instance_uuid, MESSAGE, payload)
+    events.record(batch, "instance", instance_uuid, message, payload)
 
 
 def record_refused(db: Database, instance_uuid: str, refusal: Refusal, **further: Any) -> None:

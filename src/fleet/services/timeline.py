@@ -29,7 +29,7 @@ from fleet.services.walk_events import ENDINGS, ending, walk_events
 
 NOT_KEPT: Final = "schedule events are not kept any more"
 AS_OF: Final = "decision"
-_TOLD: Final = frozenset({placed_event.MESSAGE, waiver.MESSAGE, *ENDINGS})
+_TOLD: Final = frozenset({*placed_event.MESSAGES, waiver.MESSAGE, *ENDINGS})
 _ROWS_AT_ONCE: Final = 200
 _PARTS_MAX: Final = 1_000_000
 """More than any row has: the place of the row itself, behind its parts."""
@@ -115,7 +115,7 @@ def _parts(ctx: Context, instance_uuid: str, row: EventView, told: dict[str, Tol
     else:
         rendered = _before(known, row.message)
         at_us = min(known.row.created_at, row.at_us)
-        if row.message == placed_event.MESSAGE:
+        if row.message in placed_event.MESSAGES:
             itself = AuditEvent(row.message, {**row.payload, **_node_after(known, row)}, row.level)
     parts = [TimelineEvent(row.event_id, part, at_us, event) for part, event in enumerate(rendered, start=1)]
     return [*parts, TimelineEvent(row.event_id, 0, row.at_us, itself)]
