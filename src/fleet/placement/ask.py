@@ -32,7 +32,8 @@ class Ask:
 
     `growth` maps the index of each node that holds a charge of the instance to what would be added there. `source` is
     the index of the node that a move leaves, `resize_home` the one a resize starts from, `fork_home` the one that holds
-    what is forked, `pin` the one that the request names; -1: none. `memo` keeps what one stage computed for this question and asks again when it explains itself.
+    what is forked, `pin` the one that the request names; -1: none. `memo` keeps what one stage computed for this
+    question and asks again when it explains itself.
     """
 
     request: PlacementRequest
