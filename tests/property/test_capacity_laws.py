@@ -7,10 +7,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.model.capacity import node_limits
+from fleet.model.cluster_config import ClusterConfig
+from fleet.model.figures import measured_of
 from fleet.model.gpu_inventory import choose
 from fleet.model.request import PlacementRequest
 from fleet.placement.ask import Ask
-from fleet.placement.frame import Frame
+from fleet.placement.columns import limit
+from fleet.placement.frame import Frame, ratios_of
 from fleet.placement.pipeline import decide
 from fleet.placement.snapshot import Snapshot
 from fleet.placement.stage import Filter, all_stages
@@ -121,3 +125,21 @@ def test_gpus_fit_exactly_where_they_can_be_given(
 
 def test_the_figures_that_these_laws_take_away_are_figures_that_fleets_have() -> None:
     assert set(METRICS_NEEDED) <= set(METRICS)
+
+
+FOREIGN = {
+    name: st.one_of(st.none(), st.integers(0, 3))
+    for name in ("cpu_foreign_vcpus", "memory_foreign_mb", "disk_foreign_gb", "cpu_max")
+}
+
+
+@LAWS
+@given(metrics=st.fixed_dictionaries({**METRICS, **FOREIGN}))
+def test_a_publish_and_a_snapshot_come_to_the_same_limits(metrics: dict[str, Any]) -> None:
+    told = {name: value for name, value in metrics.items() if value is not None}
+    config = ClusterConfig()
+
+    frame = Snapshot.from_json({"nodes": [{"name": "n1", "metrics": told}]}).frame
+    published = node_limits(measured_of(told, config), ratios_of(config), None).limits
+
+    assert frame.limits[:, 0].tolist() == [limit(value) for value in published.as_dict().values()]

@@ -2,7 +2,7 @@
 
 The sample's names are the public ones of a snapshot's `metrics`. A figure that is absent, of a wrong type, negative or
 not finite is unknown. Rows of an older publisher lack the three reservations: then the configuration's own values
-stand in.
+stand in. A snapshot applies the same fallbacks to whole columns (`placement/frame.py`); a law holds both together.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def real_or_none(value: Any) -> Decimal | None:
 def schedulable_of(metrics: Mapping[str, Any], config: ClusterConfig) -> tuple[int | None, bool]:
     """Return `cpu_schedulable` and whether it came from the fallback (threads, or `cpu_max`, minus the reservation)."""
     published = whole_or_none(metrics.get("cpu_schedulable"))
-    if published:
+    if published is not None:
         return published, False
     threads = whole_or_none(metrics.get("cpu_threads")) or whole_or_none(metrics.get("cpu_max"))
     if not threads:

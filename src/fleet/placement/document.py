@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fleet.model.capacity import Measured, node_limits
+from fleet.model.capacity import node_limits
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.config_value import ConfigError
 from fleet.model.gpu_inventory import GpuInventory
@@ -233,18 +233,9 @@ def _ledger(reader: Reader, node: Mapping[str, Any], path: str, known: _Node, ar
 def _computed(known: _Node, held: Tally, config: ClusterConfig) -> list[int]:
     """Return the ledger row that a node's own sample and its instances make."""
     sample = Sample(np.array([known.sample], dtype=np.int64).T, config)
-    figures = dict(zip(SAMPLE, (shown(value) for value in known.sample), strict=True))
     published = figure("cpu_schedulable", known.metrics["cpu_schedulable"])
-    measured = Measured(
-        cpu_schedulable=shown(int(sample.schedulable_fallback[0]) if published == UNKNOWN else published),
-        memory_max=figures["memory_max"],
-        memory_reserved_mb=int(sample.memory_reserved[0]),
-        disk_total_gb=figures["disk_total_gb"],
-        disk_reservation_gb=Decimal(int(sample.disk_reserved_milli[0])) / 1000,
-        cpu_foreign_vcpus=figures["cpu_foreign_vcpus"],
-        memory_foreign_mb=figures["memory_foreign_mb"],
-        disk_foreign_gb=figures["disk_foreign_gb"],
-    )
+    schedulable = shown(int(sample.schedulable_fallback[0]) if published == UNKNOWN else published)
+    measured = sample.measured(0, schedulable)
     limits = node_limits(measured, ratios_of(config), known.max_instances).limits
     pending = [held.pending_memory_mb, held.pending_disk_gb]
     demand = figure("expected_demand", held.demand)

@@ -238,6 +238,23 @@ class Sample:
         rounded: Ints = -(-self.disk_reserved_milli // 1000)
         return rounded
 
+    def measured(self, at: int, schedulable: int | None) -> Measured:
+        """Return the figures of one node that limits are computed from, fallbacks applied.
+
+        `schedulable` is its `cpu_schedulable`, whose column is the ledger's.
+        """
+        figures = {name: shown(self.matrix[row, at]) for name, row in SAMPLE_AT.items()}
+        return Measured(
+            cpu_schedulable=schedulable,
+            memory_max=figures["memory_max"],
+            memory_reserved_mb=int(self.memory_reserved[at]),
+            disk_total_gb=figures["disk_total_gb"],
+            disk_reservation_gb=Decimal(int(self.disk_reserved_milli[at])) / 1000,
+            cpu_foreign_vcpus=figures["cpu_foreign_vcpus"],
+            memory_foreign_mb=figures["memory_foreign_mb"],
+            disk_foreign_gb=figures["disk_foreign_gb"],
+        )
+
 
 class Frame:
     """Everything a decision may see. All attributes are read-only; `*_milli` columns are in thousandths."""
@@ -314,18 +331,9 @@ class Frame:
         return np.where(self.unsized, 0, rows)
 
     def _live_limits(self, at: int) -> list[int]:
-        figures = {name: shown(self.sample.column(name)[at]) for name in SAMPLE_AT}
-        measured = Measured(
-            cpu_schedulable=shown(self.schedulable[at]),
-            memory_max=figures["memory_max"],
-            memory_reserved_mb=int(self.sample.memory_reserved[at]),
-            disk_total_gb=figures["disk_total_gb"],
-            disk_reservation_gb=Decimal(int(self.sample.disk_reserved_milli[at])) / 1000,
-            cpu_foreign_vcpus=figures["cpu_foreign_vcpus"],
-            memory_foreign_mb=figures["memory_foreign_mb"],
-            disk_foreign_gb=figures["disk_foreign_gb"],
-        )
-        limits = node_limits(measured, ratios_of(self.config), figures["max_instances"]).limits
+        measured = self.sample.measured(at, shown(self.schedulable[at]))
+        most = shown(self.sample.column("max_instances")[at])
+        limits = node_limits(measured, ratios_of(self.config), most).limits
         return [UNLIMITED if value is None else value for value in limits.as_dict().values()]
 
     @cached_property
