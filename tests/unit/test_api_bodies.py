@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from fleet.api.bodies import NESTING_MAX, parse
 from fleet.api.problems import BodyProblem
 from fleet.model.errors import InvalidRequest
 
+LARGEST_BODY_SECONDS = 5.0
+"""Fifty times what it takes: a busy machine fails no test, a comparison of each name with each other does."""
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
@@ -51,6 +54,18 @@ def test_what_is_not_acceptable_is_refused_by_field(body: bytes, field: str) -> 
         parse(body)
 
     assert refused.value.errors[0]["field"] == field
+
+
+def test_a_name_that_comes_twice_is_found_at_once_in_the_largest_body() -> None:
+    names = [*map(str, range(90_000)), "89999"]
+    body = ("{" + ",".join(f'"{name}":0' for name in names) + "}").encode()
+    began = time.perf_counter()
+
+    with pytest.raises(BodyProblem) as refused:
+        parse(body)
+
+    assert refused.value.errors[0]["field"] == "89999"
+    assert time.perf_counter() - began < LARGEST_BODY_SECONDS
 
 
 def test_many_brackets_side_by_side_are_no_deep_nesting() -> None:

@@ -18,6 +18,7 @@ from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from fleet.api.problems import BodyProblem
+from fleet.model.findings import first_repeated
 
 BODY_BYTES_MAX: Final = 1024 * 1024
 NESTING_MAX: Final = 16
@@ -119,8 +120,7 @@ def _finite(text: str) -> float:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = first_repeated(name for name, _ in pairs)
         raise BodyProblem("invalid_request", twice[:100], "stands twice in one object")
     return found
 

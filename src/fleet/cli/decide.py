@@ -8,6 +8,7 @@ from typing import Any
 
 from fleet.model.decision import Decision
 from fleet.model.errors import InvalidRequest
+from fleet.model.findings import first_repeated
 from fleet.model.request import PlacementRequest, parse_placement_request
 from fleet.placement.counterfactuals import remedies
 from fleet.placement.pipeline import decide
@@ -72,8 +73,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object of a file; of two equal keys nobody could tell which one is meant."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} stands twice in one object")
+        raise ValueError(f"{first_repeated(name for name, _ in pairs)!r} stands twice in one object")
     return found
 
 

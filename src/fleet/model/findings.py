@@ -6,6 +6,7 @@ line, so that neither a secret nor a megabyte comes back to the caller.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from fleet.model.errors import InvalidRequest
@@ -50,6 +51,16 @@ def step(key: str) -> str:
         return '""'
     cut = key if len(key) <= TEXT_SHOWN_MAX else f"{key[:TEXT_SHOWN_MAX]}…"
     return cut if cut.isprintable() else repr(cut)[1:-1]
+
+
+def first_repeated(names: Iterable[str]) -> str:
+    """Return the first name that came before; empty: none did. Each is looked at once, however many there are."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return ""
 
 
 def kind_of(value: Any) -> str:
