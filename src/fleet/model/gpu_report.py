@@ -21,6 +21,9 @@ MODEL_CHARACTERS_MAX: Final = 255
 UNITS_MAX: Final = 1024
 """Cards, or slices, of one node: far more than any machine has."""
 
+PROFILE_UNITS_MAX: Final = 7 * UNITS_MAX
+"""Slices of one profile that a node may declare: each card cut into the most there are."""
+
 BACKENDS_WITH_GPUS: Final = ("libvirt", "qemu", "simulated")
 """Hypervisors that hand GPUs over to instances."""
 

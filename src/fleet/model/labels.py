@@ -25,6 +25,11 @@ def is_label(text: str) -> bool:
     return LABEL.fullmatch(text) is not None
 
 
+def can_be_declared(labels: Mapping[str, str]) -> bool:
+    """Return whether a node may have these labels together."""
+    return len(labels) <= LABELS_MAX and all(is_label(key) and is_label(value) for key, value in labels.items())
+
+
 def parse_labels(value: object, path: str = "labels") -> dict[str, str]:
     """Return the pairs of a selector; a problem is told at `path` for a key, at `path[key]` for its value.
 

@@ -187,6 +187,8 @@ class _Search:
         if request.placement.node is not None or request.destinations is not None:
             return []
         record = what_if.fresh_node(request, frame)
+        if not what_if.can_be_registered(record):
+            return []
         decision = self._decide(Case(request, what_if.only(record, frame, request.instance)))
         if decision is None or decision.refused:
             return []

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fleet.model.labels import selector_text
+from fleet.model.labels import LABELS_MAX, is_label, selector_text
 from fleet.model.rules import within_keys
 from fleet.placement import what_if
 from fleet.placement.columns import ACTIVE, STATES, UNKNOWN, UNLIMITED, Mask
@@ -115,15 +115,16 @@ def _labels(verdicts: Verdicts) -> Iterator[Relaxation]:
     frame, request = verdicts.case.frame, verdicts.case.request
     asked = request.placement.labels
     unmatched = {key: ~frame.roster.labelled(key).equal(value) for key, value in sorted(asked.items())}
+    takes_more = np.array([len(traits.labels) < LABELS_MAX for traits in frame.roster.traits], dtype=np.bool_)
     lacking = sum((mask.astype(np.int64) for mask in unmatched.values()), np.zeros(len(frame), dtype=np.int64))
     for key, mask in unmatched.items():
-        still: Mask = ~(mask & (lacking == 1))
+        still: Mask = ~(mask & (lacking == 1) & (takes_more | frame.roster.labelled(key).has_value()))
         yield _on_node(verdicts, Kind.LABEL_A_NODE, "labels", still, _labelling(verdicts, key, asked[key], mask))
     unlabelled = verdicts.dropped_for("placement_rules", only=("rule_label_missing",))
     if unlabelled.any():
-        for key in within_keys(request.rules):
+        for key in filter(is_label, within_keys(request.rules)):
             without = ~frame.roster.labelled(key).has_value()
-            still = ~(without & unlabelled)
+            still = ~(without & unlabelled & takes_more)
             yield _on_node(
                 verdicts, Kind.LABEL_A_NODE, "placement_rules", still, _labelling(verdicts, key, "", without)
             )

@@ -12,7 +12,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from fleet.model.cluster_config import ClusterConfig
-from fleet.model.gpu_inventory import GpuAsk, GpuDevice, GpuInventory, MigInstance
+from fleet.model.gpu_inventory import GpuAsk, GpuInventory
+from fleet.model.gpu_report import PROFILE_UNITS_MAX, UNITS_MAX
+from fleet.model.labels import can_be_declared
 from fleet.model.node import CapacityRow, NodeRecord
 from fleet.model.request import PlacementRequest
 from fleet.model.resources import Amounts, Limits
@@ -125,8 +127,14 @@ def fresh_node(request: PlacementRequest, frame: Frame) -> NodeRecord:
         sleepy_pool=frame.config.dedicated_sleepy_nodes and request.sleep_after_idle_seconds > 0,
         metrics=_idle(amounts),
         capacity=CapacityRow(Limits(amounts.cpus, amounts.memory_mb, amounts.disk_gb, 1), Amounts()),
-        gpu=_cards(GpuAsk(request.gpus, request.gpu_kind, request.gpu_profile)),
+        gpu=_counted(GpuAsk(request.gpus, request.gpu_kind, request.gpu_profile)),
     )
+
+
+def can_be_registered(record: NodeRecord) -> bool:
+    """Whether a node may have these labels, and so many GPUs: a rule's words, and an amount, may be what none has."""
+    gpus, slices = record.gpu.count, record.gpu.profiles.values()
+    return can_be_declared(record.labels) and gpus <= UNITS_MAX and all(one <= PROFILE_UNITS_MAX for one in slices)
 
 
 def only(record: NodeRecord, frame: Frame, instance: str | None) -> Frame:
@@ -159,11 +167,11 @@ def _idle(amounts: Amounts) -> dict[str, Any]:
     }
 
 
-def _cards(asked: GpuAsk) -> GpuInventory:
+def _counted(asked: GpuAsk) -> GpuInventory:
+    """The GPUs that are asked for, as a count: whatever number somebody asks for, one figure says it."""
     if asked.profile:
-        slices = tuple(MigInstance(f"MIG-{at}", asked.profile, asked.kind) for at in range(asked.count))
-        return GpuInventory(instances=slices, kind=asked.kind)
-    return GpuInventory(devices=tuple(GpuDevice(f"GPU-{at}", asked.kind) for at in range(asked.count)), kind=asked.kind)
+        return GpuInventory(profiles={asked.profile: asked.count}, kind=asked.kind)
+    return GpuInventory(count=asked.count, kind=asked.kind)
 
 
 def _with(frame: Frame, at: int, ledger: Mapping[str, int], sample: Mapping[str, int] | None = None) -> Frame:
@@ -184,6 +192,7 @@ def _with(frame: Frame, at: int, ledger: Mapping[str, int], sample: Mapping[str,
 
 __all__ = [
     "NEW_NODE",
+    "can_be_registered",
     "configured",
     "emptied_for",
     "fresh_node",

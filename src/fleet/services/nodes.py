@@ -21,7 +21,7 @@ from fleet.model.arch import parse_arch
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.errors import InvalidRequest, NodeNotFound, NotFound
 from fleet.model.figures import FIGURE_MAX
-from fleet.model.gpu_report import UNITS_MAX, profile_counts
+from fleet.model.gpu_report import PROFILE_UNITS_MAX, UNITS_MAX, profile_counts
 from fleet.model.labels import LABEL_SYNTAX, LABELS_MAX, is_label
 from fleet.model.node import Scheduling
 from fleet.model.request import Name
@@ -31,8 +31,6 @@ from fleet.services.idempotency import RetryKey, once
 
 NO_NODE: Final = "no such node"
 INSTANCES_MAX: Final = 1_000_000
-PROFILE_UNITS_MAX: Final = 7 * UNITS_MAX
-"""A card is cut into seven slices at most."""
 AGE_SECONDS_MAX: Final = 366 * 86_400
 METRICS_MAX: Final = 256
 TEXT_MAX: Final = 1000

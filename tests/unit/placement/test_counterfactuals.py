@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from fleet.model.cluster_config import ClusterConfig
+from fleet.model.gpu_report import UNITS_MAX
+from fleet.model.labels import LABELS_MAX
 from fleet.model.request import parse_placement_request
 from fleet.placement import counterfactuals
 from fleet.placement.counterfactuals import DECISIONS_MAX, remedies
@@ -180,6 +182,32 @@ def test_a_new_node_is_described_by_what_the_request_asks_of_a_node() -> None:
         "Register a node with room for at least 1 vCPUs, 1024 MiB of memory, 10 GiB of disk, 2 GPUs (a100), "
         "with region eu, label disk=nvme."
     )
+
+
+def changes(*nodes: dict[str, Any], **request: Any) -> set[str]:
+    found = remedies(request_of(**request), snapshot_of(*nodes), 0)
+    return {str(one.get("action")) for remedy in found for one in remedy.change}
+
+
+def test_no_label_is_advised_that_no_node_may_have() -> None:
+    within = {**NO_DB, "within": "a rack"}
+    labels = {"resource": "metal_server", "operator": "has", "tags": {"made of": "old wood"}}
+    full = a_node(labels={f"l{at}": "x" for at in range(LABELS_MAX)})
+
+    assert "label" in changes(a_node(), placement_rules=[{**within, "within": "rack"}])
+    for rule in (within, labels):
+        assert changes(a_node(), placement_rules=[rule]).isdisjoint({"label", "register"})
+    assert "label" not in changes(full, placement_rules=[{**within, "within": "rack"}])
+    assert "label" not in changes(full, **selector(disk="nvme"))
+    assert "label" in changes(full, **selector(l1="nvme"))
+
+
+def test_no_node_is_advised_with_more_gpus_than_a_node_may_have_and_a_million_cost_no_more_than_one() -> None:
+    assert "register" in changes(a_node(), gpus=UNITS_MAX)
+    for asked in ({}, {"gpu_profile": "1g.5gb"}):
+        began = time.perf_counter()
+        assert "register" not in changes(a_node(), gpus=1_000_000, **asked)
+        assert time.perf_counter() - began < BUDGET_SECONDS
 
 
 def test_an_empty_fleet_needs_a_node() -> None:
