@@ -74,14 +74,9 @@ def largest_limits(ask: Ask, frame: Frame, among: Mask) -> str:
 
 def shortfalls(ask: Ask, frame: Frame) -> Ints:
     """Return how much each node lacks in each dimension (rows: `DIMENSIONS`); 0 where it has room."""
-    rooms = (
-        frame.room_cpus,
-        np.minimum(frame.room_memory, frame.measured_memory),
-        np.minimum(frame.room_disk, frame.measured_disk),
-        frame.room_instances,
-    )
     rows = []
-    for dimension, room in zip(DIMENSIONS, rooms, strict=True):
+    for dimension in DIMENSIONS:
+        room = frame.room(dimension)
         wanted = np.full(len(frame), getattr(ask.amounts, dimension), dtype=np.int64)
         for at in ask.growth:
             wanted[at] = ask.added(dimension, at)

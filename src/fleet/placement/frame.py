@@ -393,6 +393,16 @@ class Frame:
         ratio = to_milli(self.config.disk_overcommit_ratio)
         return measured_headroom(available, self.sample.disk_reserved, self.counter("pending_disk_gb"), ratio)
 
+    def room(self, dimension: str) -> Ints:
+        """Return what each node has left in a dimension: by the ledger, and by measurement where it is measured."""
+        if dimension == "cpus":
+            return self.room_cpus
+        if dimension == "memory_mb":
+            return np.minimum(self.room_memory, self.measured_memory)
+        if dimension == "disk_gb":
+            return np.minimum(self.room_disk, self.measured_disk)
+        return self.room_instances
+
     def over_demand(self, at: NDArray[np.intp]) -> Mask:
         """Return for the nodes at the given indices whether they are over their load target already."""
         target = to_milli(self.config.scheduler_target_load)

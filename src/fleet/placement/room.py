@@ -36,23 +36,12 @@ _DIMENSION_OF: Final[Mapping[str, str]] = {
 }
 
 
-def room_of(frame: Frame, dimension: str) -> Ints:
-    """Return what each node has left in a dimension: by the ledger, and by measurement where it is measured."""
-    if dimension == "cpus":
-        return frame.room_cpus
-    if dimension == "memory_mb":
-        return np.minimum(frame.room_memory, frame.measured_memory)
-    if dimension == "disk_gb":
-        return np.minimum(frame.room_disk, frame.measured_disk)
-    return frame.room_instances
-
-
 def most_of(ask: Ask, frame: Frame, dimension: str) -> Ints:
     """Return the largest amount of a dimension that a request like this one could ask for on each node.
 
     It may be below what any request can ask for; it means nothing where a figure is unknown.
     """
-    most = room_of(frame, dimension).copy()
+    most = frame.room(dimension).copy()
     if ask.request.reason is Reason.RESIZE and ask.request.instance is not None:
         for node, held in frame.instances[ask.request.instance].held():
             at = frame.roster.index.get(node)
