@@ -26,7 +26,6 @@ from fleet.placement.stage import (
     Filter,
     NamedStage,
     NamedStrategy,
-    Reason,
     Scorer,
     all_stages,
     strategy_named,
@@ -193,6 +192,3 @@ def _refusal(found: cause.Cause, trail: Trail, strategy: NamedStrategy, seed: in
         stage=found.stage,
         transient=found.transient,
     )
-
-
-__all__ = ["Reason", "decide", "decide_on", "walk_stages"]

@@ -86,10 +86,9 @@ class Filter:
 
     `capacity` marks the stages whose refusal means "no room now". `sheds_load`: it says whether a node is a good idea
     right now, and never moves a placement out of the group that an affinity scorer chose. `spares_resize_home`: the
-    node a resize starts from is exempt. `serves` are the request's fields this stage gives meaning to. `refusal` is the
-    code of a decision that this stage emptied. `flags` marks kept nodes that deserve a remark. `may_yield`: the stage
-    is a wish for this request, so where it would leave nobody it drops nobody. `warnings` are sentences for whoever
-    asks, whatever the answer.
+    node a resize starts from is exempt. `refusal` is the code of a decision that this stage emptied. `flags` marks kept
+    nodes that deserve a remark. `may_yield`: the stage is a wish for this request, so where it would leave nobody it
+    drops nobody. `warnings` are sentences for whoever asks, whatever the answer.
     """
 
     order: int
@@ -103,7 +102,6 @@ class Filter:
     capacity: bool = False
     sheds_load: bool = False
     spares_resize_home: bool = False
-    serves: tuple[str, ...] = ()
     refusal: str = "out_of_capacity"
 
 
@@ -116,7 +114,6 @@ class Scorer:
     examples: tuple[Example, ...]
     score: Callable[[Ask, Frame], Ints | None]
     figures: Callable[[Ask, Frame, int], Figures]
-    serves: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -277,24 +277,6 @@ def test_a_seed_has_63_bits(seed: int) -> None:
         decision_on(a_node(), seed=seed)
 
 
-def test_every_field_that_asks_something_of_a_node_is_served_by_a_stage() -> None:
-    served = {name for item in all_stages() for name in item.stage.serves}
-
-    assert served == {
-        "placement.node",
-        "placement.labels",
-        "region",
-        "arch",
-        "gpus",
-        "gpu_kind",
-        "gpu_profile",
-        "affinity",
-        "metadata.affinity",
-        "placement_rules",
-        "sleep_after_idle_seconds",
-    }
-
-
 def test_an_explanation_tells_every_stage_that_would_drop_a_node() -> None:
     bad = a_node(name="n1", scheduling="cordoned", used_cpus=42, queue_waiting=40)
 

@@ -91,7 +91,6 @@ STAGE = Scorer(
     reasons=(LOWER_SCORE,),
     score=score,
     figures=figures,
-    serves=("affinity", "metadata.affinity"),
     examples=(
         Example("nothing preferred, nothing scored"),
         Example("the only node is the best there is", request={"affinity": {"prefer_with_tag": ["web"]}}),

@@ -63,7 +63,6 @@ STAGE = Filter(
     drops=drops,
     figures=figures,
     spares_resize_home=True,
-    serves=("affinity", "metadata.affinity"),
     refusal="affinity_unsatisfiable",
     examples=(
         Example("a required tag that a neighbour carries", request=_WITH, instances=(_WEB,)),

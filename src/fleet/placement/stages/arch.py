@@ -42,7 +42,6 @@ STAGE = Filter(
     drops=drops,
     figures=figures,
     spares_resize_home=True,
-    serves=("arch",),
     examples=(
         Example("without an architecture every node is considered", node={"arch": "arm64"}),
         Example("a node that declares none is amd64", request={"arch": "amd64"}),

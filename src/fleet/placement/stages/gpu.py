@@ -76,7 +76,6 @@ STAGE = Filter(
     figures=figures,
     warnings=warnings,
     capacity=True,
-    serves=("gpus", "gpu_kind", "gpu_profile"),
     examples=(
         Example("without GPUs asked for, none are needed"),
         Example("a node without GPUs", NO_GPUS, request={"gpus": 1}),

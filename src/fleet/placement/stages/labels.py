@@ -44,7 +44,6 @@ STAGE = Filter(
     drops=drops,
     figures=figures,
     spares_resize_home=True,
-    serves=("placement.labels",),
     refusal="labels_unmatched",
     examples=(
         Example("an empty selector matches every node", node={"labels": {"disk": "hdd"}}),

@@ -36,7 +36,6 @@ STAGE = Filter(
     reasons=(NOT_THE_PINNED,),
     drops=drops,
     figures=figures,
-    serves=("placement.node",),
     refusal="pin_ineligible",
     examples=(
         Example("without a pin every node is considered"),

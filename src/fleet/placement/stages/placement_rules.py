@@ -126,7 +126,6 @@ STAGE = Filter(
     figures=figures,
     may_yield=may_yield,
     spares_resize_home=True,
-    serves=("placement_rules",),
     refusal="affinity_unsatisfied",
     examples=(
         Example("without rules every node will do", instances=(_DB,)),

@@ -30,7 +30,6 @@ STAGE = Filter(
     drops=drops,
     figures=figures,
     spares_resize_home=True,
-    serves=("region",),
     examples=(
         Example("without a region every node is considered", node={"region": "eu-west"}),
         Example("the same region is kept", request={"region": "eu-west"}, node={"region": "eu-west"}),

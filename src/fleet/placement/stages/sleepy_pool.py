@@ -38,7 +38,6 @@ STAGE = Filter(
     drops=drops,
     figures=figures,
     spares_resize_home=True,
-    serves=("sleep_after_idle_seconds",),
     examples=(
         Example("without pools a sleepy instance may go anywhere", request=_SLEEPY),
         Example("without pools a sleepy node takes regular instances", node={"sleepy_pool": True}),
