@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from fleet.ledger.database import LOCK_WAIT_TIMEOUT, Sql, error_number
+from fleet.ledger.neighbours import TERMINATING
 from fleet.model.cluster_config import ClusterConfig
 from fleet.placement.columns import LEDGER, SAMPLE
 from fleet.placement.frame import Frame, Roster, Sample, Traits
@@ -25,6 +26,7 @@ from fleet.placement.rules.enforced import Enforced
 from fleet.placement.rules.ground import FrameGround
 
 STATEMENTS_MAX = 64
+_TERMINATING = ", ".join(f"'{state}'" for state in sorted(TERMINATING))
 
 Labels = Mapping[int, Mapping[str, str]]
 
@@ -160,6 +162,6 @@ def _neighbours_statement(nodes: int, keys: int) -> Sql:
         FROM charges c JOIN instances i ON i.uuid = c.instance_uuid
             JOIN instance_tags t ON t.instance_uuid = c.instance_uuid
         WHERE c.namespace = :namespace AND c.node_id IN ({_binds("node", nodes)})
-            AND c.instance_uuid <> :instance_uuid AND i.state NOT IN ('deleting', 'deleted')
+            AND c.instance_uuid <> :instance_uuid AND i.state NOT IN ({_TERMINATING})
             AND t.tag IN ({_binds("key", keys)})
     """)
