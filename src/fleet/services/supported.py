@@ -14,13 +14,9 @@ def refuse_unsupported(body: InstanceRequest) -> None:
         NotSupported: with every such field.
     """
     if body.wait_for_capacity_seconds:
-        raise later(["wait_for_capacity_seconds"])
-
-
-def later(fields: list[str], message: str = "not supported yet; leave it out") -> NotSupported:
-    """Return the refusal that names each field."""
-    detail = f"not supported yet: {', '.join(fields)}"
-    return NotSupported(detail, errors=[{"field": name, "message": message} for name in fields])
+        field = "wait_for_capacity_seconds"
+        errors = [{"field": field, "message": "not supported yet; leave it out"}]
+        raise NotSupported(f"not supported yet: {field}", errors=errors)
 
 
 def refuse_unsupported_setting(key: str, value: object) -> None:
