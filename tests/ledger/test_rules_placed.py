@@ -272,7 +272,8 @@ def test_two_moves_that_nobody_judges_again_both_win(maria: Database, monkeypatc
     ruling.naively(monkeypatch)
     ctx, _ = fleet_of_two(maria)
     third = ruling.node(maria, ctx, "c")
-    made = [created(ctx, apart("db")) for _ in range(2)]
+    # Pinned: one that is on the destination already does not move there.
+    made = [created(ctx, {**apart("db"), "placement": {"node": name}}) for name in ("a", "b")]
 
     assert all(isinstance(moves.begin(maria, move_of(maria, one, third, apart("db"))), Admitted) for one in made)
 
