@@ -77,17 +77,18 @@ def _parameters(operation: Mapping[str, Any]) -> str:
 
 
 def _body(operation: Mapping[str, Any]) -> str:
-    schema = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
-    return f"[{_name(schema)}](#{_name(schema).lower()})" if "$ref" in schema else ""
+    schema = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
+    return "" if schema is None else _kind(schema)
 
 
 def _shapes(document: Mapping[str, Any]) -> Iterator[str]:
     yield "## Bodies\n"
     bodies = {
-        _name(operation["requestBody"]["content"]["application/json"]["schema"])
+        name
         for operations in document["paths"].values()
         for operation in operations.values()
         if "requestBody" in operation
+        for name in _names(operation["requestBody"]["content"]["application/json"]["schema"])
     }
     parts = {
         _name(schema)
@@ -129,6 +130,11 @@ def _plain(bound: float) -> str:
 
 
 _BOUNDS: Final = {"minimum": "from", "maximum": "to", "minLength": "characters from", "maxLength": "characters to"}
+
+
+def _names(schema: Mapping[str, Any]) -> list[str]:
+    """Return the shapes that a body may have."""
+    return [_name(choice) for choice in schema.get("anyOf", [schema])]
 
 
 def _name(schema: Mapping[str, Any]) -> str:

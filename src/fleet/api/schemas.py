@@ -6,13 +6,24 @@ holds both together.
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar
+from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationInfo,
+    field_validator,
+)
 
 from fleet.api.problems import CODES
+from fleet.model.request import AMOUNT_MAX, CPUS_MAX, InstanceRequest, Name
 
 T = TypeVar("T")
+SIZES: Final = ("cpus", "memory_mb", "disk_gb")
 
 
 class FieldProblem(BaseModel):
@@ -346,6 +357,56 @@ class ConfigBody(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
     value: str | bool | int | float = Field(json_schema_extra={"maxLength": 1000})
+
+
+def _uuid(text: str) -> str:
+    try:
+        return str(UUID(text))
+    except ValueError:
+        raise ValueError("must be an instance's uuid") from None
+
+
+class ExplainAgainBody(BaseModel):
+    """The body of `POST /placements/explain` about an instance that there is already; what is left out stays as it is.
+
+    Amounts belong to a resize; `node` (named by an operator) and `destinations` (null: any) to a move.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    instance: Annotated[str, AfterValidator(_uuid)]
+    reason: Literal["resize", "migrate", "evacuate"]
+    cpus: Annotated[int, Field(ge=1, le=CPUS_MAX)] | None = None
+    memory_mb: Annotated[int, Field(ge=1, le=AMOUNT_MAX)] | None = None
+    disk_gb: Annotated[int, Field(ge=0, le=AMOUNT_MAX)] | None = None
+    node: Name | None = None
+    destinations: list[Name] | None = None
+
+    @property
+    def target(self) -> dict[str, int]:
+        """The amounts that are given."""
+        given = {"cpus": self.cpus, "memory_mb": self.memory_mb, "disk_gb": self.disk_gb}
+        return {name: amount for name, amount in given.items() if amount is not None}
+
+    @field_validator("cpus", "memory_mb", "disk_gb", "node", "destinations")
+    @classmethod
+    def _belongs(cls, value: Any, info: ValidationInfo) -> Any:
+        resize = info.data.get("reason") == "resize"
+        if value is not None and "reason" in info.data and resize is not (info.field_name in SIZES):
+            raise ValueError("belongs to a move, not to a resize" if resize else "belongs to a resize, not to a move")
+        return value
+
+
+def _question(value: Any) -> Any:
+    again = isinstance(value, dict) and ("instance" in value or "reason" in value)
+    return (ExplainAgainBody if again else InstanceRequest).model_validate(value)
+
+
+ExplainBody = Annotated[
+    InstanceRequest | ExplainAgainBody,
+    PlainValidator(_question, json_schema_input_type=InstanceRequest | ExplainAgainBody),
+]
+"""A new instance, or one that is there already: which of them decides what is wrong with a body."""
 
 
 class Anything(BaseModel):

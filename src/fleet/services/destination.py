@@ -42,26 +42,35 @@ def choose_destination(
         NotFound: no such instance; Conflict: as `again.subject`, or `node` is where the instance is.
     """
     assert reason in MOVES, "a move has a reason of its own"
-    who = again.subject(ctx, instance_uuid)
-    if node is not None and node == who.node:
-        raise Conflict(f"the instance is {who.instance.state} on node {node}: a move goes to another node")
-    request = move_request(ctx, who, reason, node=node, destinations=destinations)
+    who, request = move_request(ctx, instance_uuid, reason, node=node, destinations=destinations)
     told = {"named": True, "overridden": _overridden(who)} if node is not None else {}
     verb = _move(who, named=node is not None)
     return again.place_again(ctx, who, request, verb, new_rows=new_rows, key=key, told=told)
 
 
 def move_request(
-    ctx: Context, who: Subject, reason: Reason, *, node: str | None = None, destinations: Sequence[str] | None = None
-) -> PlacementRequest:
-    """Return what a move asks: what the instance was made with, or no more than the named node."""
+    ctx: Context,
+    instance_uuid: str,
+    reason: Reason,
+    *,
+    node: str | None = None,
+    destinations: Sequence[str] | None = None,
+) -> tuple[Subject, PlacementRequest]:
+    """Return the instance and what its move asks: what it was made with, or no more than the named node.
+
+    Raises:
+        NotFound, Conflict: as `choose_destination`.
+    """
+    who = again.subject(ctx, instance_uuid)
+    if node is not None and node == who.node:
+        raise Conflict(f"the instance is {who.instance.state} on node {node}: a move goes to another node")
     changed: dict[str, Any] = {"destinations": None if destinations is None else list(destinations)}
     if node is not None:
         metadata = {
             key: value for key, value in (who.instance.request.get("metadata") or {}).items() if key != "affinity"
         }
         changed |= {"placement": {"node": node}, "placement_rules": [], "affinity": None, "metadata": metadata or None}
-    return again.question(ctx, who, reason, **changed)
+    return who, again.question(ctx, who, reason, **changed)
 
 
 def _overridden(who: Subject) -> list[str]:

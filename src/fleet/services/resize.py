@@ -13,7 +13,7 @@ from fleet.ledger import admission, growth, moves
 from fleet.ledger.database import Database
 from fleet.model.admission import AdmissionOutcome, Charge
 from fleet.model.errors import InvalidRequest
-from fleet.model.request import AMOUNT_MAX, CPUS_MAX, Reason
+from fleet.model.request import AMOUNT_MAX, CPUS_MAX, PlacementRequest, Reason
 from fleet.model.resources import Amounts
 from fleet.services import again
 from fleet.services.again import Chosen, Key, NewRows, no_rows
@@ -34,6 +34,21 @@ def resize(
     Raises:
         NotFound, Conflict: as `again.subject`; InvalidRequest: an amount is out of bounds.
     """
+    who, holds, request = resize_request(ctx, instance_uuid, target)
+    if holds == who.charge.amounts:
+        return Chosen(who.charge.node_id, who.node, None, moves=False)
+    verb = _grow_or_move(who.charge, ctx.configuration().scheduler_demand_per_vcpu)
+    return again.place_again(ctx, who, request, verb, holds=holds, new_rows=new_rows, key=key)
+
+
+def resize_request(
+    ctx: Context, instance_uuid: str, target: Amounts
+) -> tuple[again.Subject, Amounts, PlacementRequest]:
+    """Return the instance, what its charge is to hold, and what is asked.
+
+    Raises:
+        NotFound, Conflict, InvalidRequest: as `resize`.
+    """
     problems = [
         {"field": name, "message": f"must be {least} to {most}, got {getattr(target, name)}"}
         for name, (least, most) in BOUNDS.items()
@@ -43,11 +58,7 @@ def resize(
         raise InvalidRequest("; ".join(f"{item['field']} {item['message']}" for item in problems), errors=problems)
     who = again.subject(ctx, instance_uuid)
     holds = who.holds(target)
-    if holds == who.charge.amounts:
-        return Chosen(who.charge.node_id, who.node, None, moves=False)
-    request = again.question(ctx, who, Reason.RESIZE, holds)
-    verb = _grow_or_move(who.charge, ctx.configuration().scheduler_demand_per_vcpu)
-    return again.place_again(ctx, who, request, verb, holds=holds, new_rows=new_rows, key=key)
+    return who, holds, again.question(ctx, who, Reason.RESIZE, holds)
 
 
 def _grow_or_move(home: Charge, per_vcpu: Decimal) -> Admit:

@@ -17,6 +17,8 @@ from fleet.api.schemas import (
     AcceptedAnswer,
     CreatedAnswer,
     DecisionAnswer,
+    ExplainAgainBody,
+    ExplainBody,
     InstanceAnswer,
     Page,
     TimelineAnswer,
@@ -26,12 +28,12 @@ from fleet.ledger import instances
 from fleet.ledger.instances import InstanceView, Position
 from fleet.model.errors import NotFound, NotSupported
 from fleet.model.lifecycle import InstanceState
-from fleet.model.request import InstanceRequest, Name
+from fleet.model.request import InstanceRequest, Name, Reason
 from fleet.services import namespaces, remedies
 from fleet.services.authentication import Caller
 from fleet.services.create import create_instance
 from fleet.services.delete import delete_instance
-from fleet.services.explain import explain
+from fleet.services.explain import explain, explain_again
 from fleet.services.place import Refusal
 from fleet.services.supported import refuse_unsupported
 
@@ -195,11 +197,25 @@ def later(*, services: ServicesDep, caller: CallerDep, uuid: UuidPath) -> Respon
 
 @router.post(
     "/placements/explain",
-    responses=documented(404, success=DecisionAnswer),
+    responses=documented(404, 409, success=DecisionAnswer),
     response_model=None,
 )
-def explain_placement(*, services: ServicesDep, caller: CallerDep, body: InstanceRequest) -> Response:
-    """Where the instance would go and why, and why not elsewhere. Nothing is changed; a refusal is an answer too."""
+def explain_placement(*, services: ServicesDep, caller: CallerDep, body: ExplainBody) -> Response:
+    """Where a new instance, or one that is resized or moved, would go and why; and why not elsewhere.
+
+    Nothing is changed; a refusal is an answer too.
+    """
+    if isinstance(body, ExplainAgainBody):
+        view = _visible(services, caller, UUID(body.instance))
+        found = explain_again(
+            services.context,
+            view.uuid,
+            Reason(body.reason),
+            target=body.target,
+            node=body.node,
+            destinations=body.destinations,
+        )
+        return answer(found.as_dict(NODES_SHOWN_MAX))
     namespace = target_namespace(services, caller, body.namespace)
     refuse_unsupported(body)
     return answer(explain(services.context, namespace, body).as_dict(NODES_SHOWN_MAX))

@@ -104,9 +104,7 @@ def body_of(asked: Asked) -> dict[str, Any]:
     typed: dict[str, Any] = {
         "name": asked.name,
         "namespace": asked.namespace,
-        "cpus": asked.cpus,
-        "memory_mb": _amount(asked.memory, "--memory", size_mib),
-        "disk_gb": _amount(asked.disk, "--disk", size_gib),
+        **amounts_of(asked),
         "image": asked.image,
         "region": asked.region,
         "arch": asked.arch,
@@ -131,6 +129,20 @@ def body_of(asked: Asked) -> dict[str, Any]:
         body["placement"] = placement
     _require(body, from_file=asked.file is not None)
     return body
+
+
+def amounts_of(asked: Asked) -> dict[str, Any]:
+    """The amounts that were typed, under the names of a body; None: not given."""
+    return {
+        "cpus": asked.cpus,
+        "memory_mb": _amount(asked.memory, "--memory", size_mib),
+        "disk_gb": _amount(asked.disk, "--disk", size_gib),
+    }
+
+
+def vars_of(asked: Asked) -> dict[str, Any]:
+    """What was typed, by flag."""
+    return {item.name: getattr(asked, item.name) for item in fields(asked)}
 
 
 def show_decision(shell: Shell, decision: Mapping[str, Any]) -> None:

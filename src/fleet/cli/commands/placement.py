@@ -7,11 +7,22 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from fleet.cli.commands.asking import Asked, ask_for, body_of, shell_of, show_decision
+from fleet.cli.commands.asking import (
+    Asked,
+    amounts_of,
+    ask_for,
+    body_of,
+    shell_of,
+    show_decision,
+    uuid_of,
+    vars_of,
+)
 from fleet.cli.outcome import Misused
 from fleet.cli.output import Form, Output
 
 NODES_SHOWN: Final = 20
+REASONS: Final = ("resize", "migrate", "evacuate")
+AGAIN: Final = frozenset({"cpus", "memory", "disk", "node"})
 NODES_AT_ONCE: Final = 1000
 RESOURCES: Final = (
     *("node", "state", "scheduling", "cpu_committed", "cpu_measured", "cpu_limit", "cpu_hard_max", "cpu_available"),
@@ -28,10 +39,38 @@ def add_to(app: typer.Typer) -> None:
 
 
 @ask_for
-def explain(ctx: typer.Context, asked: Asked) -> None:
-    """Say where an instance would go and why, and why not elsewhere; change nothing."""
+def explain(
+    ctx: typer.Context,
+    asked: Asked,
+    instance: Annotated[str | None, typer.Option(metavar="UUID", help="One that there is already")] = None,
+    reason: Annotated[str | None, typer.Option(help="With --instance: resize, migrate or evacuate")] = None,
+    destination: Annotated[
+        list[str] | None, typer.Option(metavar="NODE", help="With --instance: a move only to this node; repeat it")
+    ] = None,
+) -> None:
+    """Say where an instance would go and why, and why not elsewhere; change nothing.
+
+    With --instance: where one that there is already would go when it is resized (--cpus, --memory, --disk) or moved
+    (--node: named by an operator).
+    """
     shell = shell_of(ctx)
-    show_decision(shell, shell.call("POST", "/placements/explain", body_of(asked)))
+    if instance is None and (reason is not None or destination):
+        raise Misused("--reason and --destination ask about an instance that there is already: add --instance UUID")
+    body = body_of(asked) if instance is None else _again(asked, instance, reason, destination)
+    show_decision(shell, shell.call("POST", "/placements/explain", body))
+
+
+def _again(asked: Asked, instance: str, reason: str | None, destinations: list[str] | None) -> dict[str, Any]:
+    """Return the body about an instance that there is already. The service judges it."""
+    if reason not in REASONS:
+        raise Misused(f"--instance needs --reason {', '.join(REASONS)}")
+    others = [name for name, value in vars_of(asked).items() if value is not None and name not in AGAIN]
+    if others:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
+        raise Misused(f"{flags}: an instance that there is already keeps what it was made with")
+    given: dict[str, Any] = {**amounts_of(asked), "node": asked.node, "destinations": destinations or None}
+    body = {name: value for name, value in given.items() if value is not None}
+    return {"instance": uuid_of(instance, "instance"), "reason": reason, **body}
 
 
 def capacity(
