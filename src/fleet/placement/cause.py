@@ -16,7 +16,7 @@ from fleet.model.labels import selector_text
 from fleet.model.rules import within_keys
 from fleet.placement.ask import Ask
 from fleet.placement.columns import Mask
-from fleet.placement.explanation import UNITS, exceeds_every_limit, largest_limits, shortfalls
+from fleet.placement.explanation import LEFT, UNITS, exceeds_every_limit, largest_limits, shortfalls
 from fleet.placement.frame import Frame
 from fleet.placement.stage import Filter, NamedStage, all_stages
 from fleet.placement.stages.backend import serving as backend_serves
@@ -129,8 +129,9 @@ def _most_gpus(ask: Ask, frame: Frame, among: Mask) -> str:
     if most >= ask.gpus.count:
         return ""
     owner = min(frame.roster.names[at] for at in np.flatnonzero(owned == most))
+    left = LEFT if bool((frame.gpus.owned(ask.gpus) > most).any()) else ""
     holder = f"the most on one node is {most} ({owner})" if most else "no node has any of that kind"
-    return f"{_gpus_asked(ask.gpus)}; {holder}"
+    return f"{_gpus_asked(ask.gpus)}; {holder}{left}"
 
 
 def _of_pin(emptied: NamedStage, trail: Trail) -> Cause:

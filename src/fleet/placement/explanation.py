@@ -17,6 +17,8 @@ from fleet.placement.stage import Filter, all_stages
 
 UNITS: Final = {"cpus": "vCPUs", "memory_mb": "MiB of memory", "disk_gb": "GiB of disk", "instances": "slots"}
 DIMENSIONS: Final = tuple(UNITS)
+LEFT: Final = ", among the nodes left by then"
+"""Said where a node that another stage dropped has more, so that nobody takes the figure for the whole fleet's."""
 
 
 def drop_counts(decision: Decision) -> str:
@@ -68,7 +70,10 @@ def largest_limits(ask: Ask, frame: Frame, among: Mask) -> str:
         best, wanted = int(column.max()), getattr(ask.amounts, dimension)
         if wanted > best:
             owner = min(frame.roster.names[at] for at in np.flatnonzero(column == best))
-            told.append(f"{wanted} {UNITS[dimension]} exceed the largest limit, {best} ({owner})")
+            larger = bool((limits[row] > best).any())
+            told.append(
+                f"{wanted} {UNITS[dimension]} exceed the largest limit, {best} ({owner}){LEFT if larger else ''}"
+            )
     return "; ".join(told) or "no node's limits hold all amounts of the request together"
 
 

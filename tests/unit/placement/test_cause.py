@@ -146,7 +146,7 @@ def test_a_pinned_node_that_is_too_small_even_when_empty_says_so() -> None:
     decision = decision_on(*nodes, placement={"node": "n1"}, memory_mb=TOO_LARGE)
 
     assert cause_of(decision) == ("out_of_capacity", "sufficient_idle_memory", False)
-    told(decision, "node n1 has no room", "exceed the largest limit, 192512 (n1)")
+    told(decision, "node n1 has no room", "exceed the largest limit, 192512 (n1), among the nodes left by then")
 
 
 def test_nothing_schedulable_comes_before_labels_gpus_and_room() -> None:
