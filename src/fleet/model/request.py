@@ -32,6 +32,7 @@ from fleet.model.arch import parse_arch
 from fleet.model.body_problems import parsed, problems_of, refusal
 from fleet.model.findings import Findings, kind_of, refusal_of, shown, step
 from fleet.model.gpu import parse_kind, parse_profile, profile_problem
+from fleet.model.gpu_inventory import GpuAsk
 from fleet.model.labels import LABEL_SYNTAX, is_label, parse_labels
 from fleet.model.resources import Amounts
 from fleet.model.rules import Node, parse_rules, rules_form, tag_problem
@@ -221,6 +222,16 @@ class InstanceRequest(BaseModel):
         spec: AffinitySpec | None = self.metadata.get(_AFFINITY)
         return spec
 
+    @property
+    def gpu_ask(self) -> GpuAsk:
+        """The GPUs asked for; a kind without a count asks for nothing."""
+        return GpuAsk(self.gpus, self.gpu_kind, self.gpu_profile)
+
+    @property
+    def is_sleepy(self) -> bool:
+        """Whether the instance sleeps when it is idle."""
+        return self.sleep_after_idle_seconds > 0
+
     def amounts(self, overhead_mb: int = 0) -> Amounts:
         """Return what a charge for this request holds; `overhead_mb` is `INSTANCE_OVERHEAD_MB`."""
         return Amounts(self.cpus, self.memory_mb + overhead_mb, self.disk_gb, 1)
@@ -236,6 +247,11 @@ class PlacementRequest(InstanceRequest):
     reason: Reason = Field(default=Reason.CREATE, strict=False)
     instance: str | None = None
     destinations: list[str] | None = None
+
+    @classmethod
+    def of(cls, request: InstanceRequest, namespace: str, **further: Any) -> PlacementRequest:
+        """Return what is asked for an instance of `namespace`; `request` was judged, and is not judged again."""
+        return cls.model_construct(**{**dict(request), "namespace": namespace, **further})
 
 
 def parse_placement_request(body: Any) -> PlacementRequest:

@@ -55,7 +55,7 @@ class Ask:
     @property
     def gpus(self) -> GpuAsk:
         """The GPUs asked for; a kind without a count asks for nothing."""
-        return GpuAsk(self.request.gpus, self.request.gpu_kind, self.request.gpu_profile)
+        return self.request.gpu_ask
 
     @property
     def is_fork(self) -> bool:
@@ -65,7 +65,7 @@ class Ask:
     @property
     def is_sleepy(self) -> bool:
         """Whether the instance sleeps when it is idle."""
-        return self.request.sleep_after_idle_seconds > 0
+        return self.request.is_sleepy
 
     @property
     def namespace(self) -> str:

@@ -15,10 +15,10 @@ from fleet.model.cluster_config import ClusterConfig
 from fleet.model.gpu_inventory import GpuAsk, GpuInventory
 from fleet.model.gpu_report import PROFILE_UNITS_MAX, UNITS_MAX
 from fleet.model.labels import can_be_declared
-from fleet.model.node import CapacityRow, NodeRecord
+from fleet.model.node import CapacityRow, NodeRecord, NodeState
 from fleet.model.request import PlacementRequest
 from fleet.model.resources import Amounts, Limits
-from fleet.model.rules import Operator, Resource, leaves
+from fleet.model.rules import Operator, Resource, leaves, within_keys
 from fleet.placement.ask import Ask
 from fleet.placement.columns import ACTIVE, ENABLED, LEDGER_AT, SAMPLE_AT, UNLIMITED
 from fleet.placement.frame import Frame, Sample
@@ -124,10 +124,10 @@ def fresh_node(request: PlacementRequest, frame: Frame) -> NodeRecord:
         region=request.region,
         arch=request.arch,
         backend="libvirt",
-        sleepy_pool=frame.config.dedicated_sleepy_nodes and request.sleep_after_idle_seconds > 0,
+        sleepy_pool=frame.config.dedicated_sleepy_nodes and request.is_sleepy,
         metrics=_idle(amounts),
         capacity=CapacityRow(Limits(amounts.cpus, amounts.memory_mb, amounts.disk_gb, 1), Amounts()),
-        gpu=_counted(GpuAsk(request.gpus, request.gpu_kind, request.gpu_profile)),
+        gpu=_counted(request.gpu_ask),
     )
 
 
@@ -137,12 +137,22 @@ def can_be_registered(record: NodeRecord) -> bool:
     return can_be_declared(record.labels) and gpus <= UNITS_MAX and all(one <= PROFILE_UNITS_MAX for one in slices)
 
 
-def only(record: NodeRecord, frame: Frame, instance: str | None) -> Frame:
-    """A fleet of this one node under the same configuration; of the instances only the one that is placed again.
+def only(record: NodeRecord, frame: Frame, request: PlacementRequest) -> Frame:
+    """A fleet in which only this node takes instances, under the same configuration.
 
-    A node that nobody is on yet, under labels of its own, is judged the same in any company.
+    A node that nobody is on yet, under labels of its own, is judged the same in any company. Where the request itself
+    names the value of a label within which its rules ask, the nodes that share it come along, with who is on them.
     """
-    found = None if instance is None else frame.instances.get(instance)
+    shared = [key for key in within_keys(request.rules) if record.labels.get(key, NEW_NODE) != NEW_NODE]
+    if shared:
+        roster = frame.roster
+        company = [
+            NodeRecord(name=name, state=NodeState.MISSING, labels=traits.labels)
+            for name, traits in zip(roster.names, roster.traits, strict=True)
+            if any(traits.labels.get(key) == record.labels[key] for key in shared)
+        ]
+        return Snapshot.from_records([record, *company], frame.config, frame.now_us, frame.instances.values()).frame
+    found = None if request.instance is None else frame.instances.get(request.instance)
     others: Sequence[InstanceRecord] = () if found is None else (found,)
     return Snapshot.from_records([record], frame.config, frame.now_us, others).frame
 

@@ -92,7 +92,7 @@ def capacity(ctx: Context, namespace: str, shape: InstanceRequest) -> Capacity:
     """
     config = ctx.configuration()
     frame = ctx.snapshots.peek().frame
-    asked = PlacementRequest.model_construct(**{**dict(shape), "namespace": namespace})
+    asked = PlacementRequest.of(shape, namespace)
     room = promised.room_of(ctx.database, namespace, claim_hard=config.claim_enforcement == "hard")
     return Capacity(frame, count_shape(asked, frame), bound_of(room, asked.amounts(config.instance_overhead_mb)))
 

@@ -60,7 +60,7 @@ def replayed(answer: Mapping[str, Any]) -> Created | Refusal:
 
 
 def _create(ctx: Context, namespace: str, request: InstanceRequest, keyed: Keyed | None) -> Created | Refusal:
-    asked = PlacementRequest.model_construct(**{**dict(request), "namespace": namespace})
+    asked = PlacementRequest.of(request, namespace)
     return place_new(ctx, namespace, request, keyed, asked)
 
 

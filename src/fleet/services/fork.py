@@ -50,9 +50,7 @@ def _fork(
     ctx: Context, source: Subject, request: InstanceRequest, keyed: Keyed | None, *, force: bool
 ) -> Created | Refusal:
     namespace = source.instance.namespace
-    asked = PlacementRequest.model_construct(
-        **{**dict(request), "namespace": namespace, "reason": Reason.FORK, "instance": source.instance.uuid}
-    )
+    asked = PlacementRequest.of(request, namespace, reason=Reason.FORK, instance=source.instance.uuid)
     told = {"reason": str(Reason.FORK), "forked_from": source.instance.uuid, "enforce": not force}
     return place_new(
         ctx, namespace, request, keyed, asked, admit=_beside(source, force=force), only_here=True, told=told

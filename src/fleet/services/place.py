@@ -23,7 +23,6 @@ from fleet.model import capacity
 from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Busy, Refused, RuleBroken, Stage
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.decision import Decision
-from fleet.model.gpu_inventory import GpuAsk
 from fleet.model.request import PlacementRequest
 from fleet.model.resources import Amounts
 from fleet.placement.pipeline import decide
@@ -324,8 +323,8 @@ class _Attempts:
             admit_unsized=self._config.admit_unsized_nodes,
             wait=wait,
             source=placing.source,
-            gpus=GpuAsk(placing.request.gpus, placing.request.gpu_kind, placing.request.gpu_profile),
-            sleepy=placing.request.sleep_after_idle_seconds > 0,
+            gpus=placing.request.gpu_ask,
+            sleepy=placing.request.is_sleepy,
             enforced=Enforced.of(placing.request, decision.overridden),
         )
         outcome = placing.admit(

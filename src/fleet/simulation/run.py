@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from fleet.model.gpu_inventory import GpuAsk
 from fleet.model.request import PlacementRequest
 from fleet.simulation import protocol
 from fleet.simulation.books import Books
@@ -148,7 +147,7 @@ class _Run:
                 view,
                 self._chance,
                 request,
-                GpuAsk(request.gpus, request.gpu_kind),
+                request.gpu_ask,
                 partial(self._charge_for, opened.arrival, request),
                 ("placing", opened.arrival.index, opened.tried, turn),
                 effort,
