@@ -11,6 +11,7 @@ from fleet.ledger import namespaces
 from fleet.ledger.database import Database
 from fleet.model.request import PlacementRequest
 from fleet.placement.example import a_node
+from fleet.placement.stages.affinity import VALUE_SHOWN_MAX
 from fleet.services import neighbours
 from fleet.services.context import Context
 from fleet.services.neighbours import NeighbourCache
@@ -86,3 +87,27 @@ def test_namespaces_that_nobody_asked_about_for_longest_are_forgotten(
     assert len(looking(cache, "three")()) == 2
     looking(cache, "one")()
     assert list(cache._known) == ["one"]
+
+
+def test_long_values_that_nothing_is_compared_with_are_told_only_as_far_as_they_are_shown(
+    db: Database, ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long, asked = "x" * 1000, "y" * 1000
+    monkeypatch.setattr(neighbours, "UNCOMPARED_CHARACTERS_MAX", 2 * VALUE_SHOWN_MAX)
+    for _ in range(3):
+        ruling.created(ctx, {"tags": {"role": long, "other": long}})
+    ruling.created(ctx, {"tags": {"role": asked}})
+    body = {"cpus": 1, "memory_mb": 64, "namespace": fleet_of.NAMESPACE}
+    frame = snapshot_of(a_node(name="n", node_id=1)).frame
+
+    def tags(*entries: str) -> list[dict[str, str]]:
+        request = PlacementRequest.model_validate({**body, "affinity": {"prefer_with_tag": list(entries)}})
+        found = NeighbourCache(db, time.monotonic).seen(frame, request)
+        assert found is not None
+        return sorted((dict(one.tags) for one in found.values()), key=str)
+
+    cut = {"role": "x" * (VALUE_SHOWN_MAX - 1) + "…"}
+    assert tags("role", f"role={asked}") == sorted([cut, cut, {"role": "…"}, {"role": asked}], key=str)
+    # A value that was left out is none that somebody asks for.
+    assert {"role": "……"} in tags("role", "role=…")
+    assert tags(f"role={long[:-1]}", "third") == []

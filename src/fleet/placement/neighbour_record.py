@@ -1,13 +1,13 @@
 """How the neighbours that a decision saw are stored with it: columns, beside the snapshot that they stand on.
 
 Promise: `read_neighbours(neighbour_bytes(...))` gives back instances on which `decide` answers, for the same request,
-snapshot and seed, exactly what it answered before. What every one repeats is written once: tags as sets, nodes by their
-place in the snapshot.
+snapshot and seed, exactly what it answered before. What every one repeats is written once: each pair of tags, each set
+of pairs, nodes by their place in the snapshot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from uuid import UUID
 
@@ -34,11 +34,12 @@ def neighbour_bytes(roster: Roster, instances: Iterable[InstanceRecord]) -> byte
         else:
             whole.append(instance_form(one))
     namespaces: dict[str, int] = {}
-    tag_sets: dict[tuple[tuple[str, str], ...], int] = {}
+    pairs: dict[tuple[str, str], int] = {}
+    tag_sets: dict[tuple[int, ...], int] = {}
     rows = [
         (
             namespaces.setdefault(one.namespace, len(namespaces)),
-            tag_sets.setdefault(tuple(one.tags.items()), len(tag_sets)),
+            tag_sets.setdefault(tuple(pairs.setdefault(pair, len(pairs)) for pair in one.tags.items()), len(tag_sets)),
             _place(one.node, roster),
             _place(one.incoming_node, roster),
         )
@@ -49,7 +50,8 @@ def neighbour_bytes(roster: Roster, instances: Iterable[InstanceRecord]) -> byte
     header: dict[str, Any] = {
         "whole": whole,
         "namespaces": list(namespaces),
-        "tags": [dict(pairs) for pairs in tag_sets],
+        "pairs": list(pairs),
+        "tags": list(tag_sets),
         "columns": [writer.column(column) for column in columns],
     }
     writer.blobs.append(b"".join(UUID(one.uuid).bytes for one in plain))
@@ -64,6 +66,7 @@ def read_neighbours(data: bytes, roster: Roster) -> InstanceIndex:
     """
     source = Source(NEIGHBOURS, data)
     header = source.header
+    tag_sets = _tag_sets(header)
     columns = [source.column(described).tolist() for described in header["columns"]]
     uuids = source.blob(UUID_BYTES * len(columns[0]))
     found = [
@@ -72,11 +75,18 @@ def read_neighbours(data: bytes, roster: Roster) -> InstanceIndex:
             namespace=header["namespaces"][namespace],
             node=None if node == UNKNOWN else roster.names[node],
             incoming_node=None if incoming == UNKNOWN else roster.names[incoming],
-            tags=header["tags"][tags],
+            tags=tag_sets[tags],
         )
         for at, (namespace, tags, node, incoming) in enumerate(zip(*columns, strict=True))
     ]
     return InstanceIndex([*found, *(read_instance(form) for form in header["whole"])])
+
+
+def _tag_sets(header: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the sets of tags. Records without pairs are older: they hold every set as it is."""
+    if "pairs" not in header:
+        return list(header["tags"])
+    return [dict(header["pairs"][at] for at in places) for places in header["tags"]]
 
 
 def _is_plain(one: InstanceRecord, roster: Roster) -> bool:

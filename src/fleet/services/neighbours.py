@@ -2,7 +2,8 @@
 
 A request that asks nothing of its neighbours pays nothing. For one that does, the tagged instances of its namespace are
 kept up to date as the snapshot is, reading what changed; the decision gets those that carry what is asked about, with
-the tags that are asked about, so what is stored beside it stays small. At most `NAMESPACES_MAX` namespaces and about
+the tags that are asked about, so what is stored beside it stays small: a value that nothing is compared with is told
+only as far as it is shown. At most `NAMESPACES_MAX` namespaces and about
 `INSTANCES_MAX` instances are kept; the one that was not asked about for longest goes first.
 """
 
@@ -25,10 +26,15 @@ from fleet.placement.instances import InstanceRecord
 from fleet.placement.neighbour_record import neighbour_bytes
 from fleet.placement.neighbours import InstanceIndex
 from fleet.placement.snapshot import Snapshot
+from fleet.placement.stages.affinity import shortened
 from fleet.services.snapshots import RELOAD_SECONDS, View
 
 NAMESPACES_MAX = 64
 INSTANCES_MAX = 200_000
+UNCOMPARED_CHARACTERS_MAX = 65_536
+"""Of values that nothing is compared with, one decision holds so many characters; the rest is told as left out."""
+
+LEFT_OUT = "…"
 
 
 class NeighbourCache:
@@ -69,7 +75,7 @@ class NeighbourCache:
                     namespace,
                     node=_name(frame, one.node_id),
                     incoming_node=_name(frame, one.incoming_id),
-                    tags={key: value for key, value in one.tags.items() if key in asked.keys},
+                    tags=asked.seen_of(one.tags),
                 )
                 for one in self._of(namespace).carrying(asked, fresh_since)
                 if one.uuid != request.instance
@@ -121,9 +127,30 @@ class _Asked:
         spec = request.affinity_spec
         self.pairs = [rule.tags for rule in leaves(request.rules) if rule.resource is Resource.VIRTUAL_MACHINE]
         self.matches: tuple[TagMatch, ...] = () if spec is None else spec.entries
-        self.keys = {key for pairs in self.pairs for key in pairs}.union(match.key for match in self.matches)
+        self._compared = {pair for pairs in self.pairs for pair in pairs.items()}
+        self._compared |= {(match.key, match.value) for match in self.matches if match.value is not None}
+        self._any_value = {match.key for match in self.matches if match.value is None}
+        self._characters_left = UNCOMPARED_CHARACTERS_MAX
         # A create that is placed again elsewhere is a create: its own charge is left out, and nothing starts from it.
         self.own = None if request.reason is Reason.CREATE else request.instance
+
+    def seen_of(self, tags: Mapping[str, str]) -> dict[str, str]:
+        """Return the tags of a neighbour that a decision looks at: each answers every question as it did."""
+        return {
+            key: value if (key, value) in self._compared else self._uncompared(key, value)
+            for key, value in tags.items()
+            if key in self._any_value or (key, value) in self._compared
+        }
+
+    def _uncompared(self, key: str, value: str) -> str:
+        """Return a value of a key that is asked for whatever its value: cut, and equal to none that is asked for."""
+        told = shortened(value)
+        self._characters_left -= len(told)
+        if self._characters_left < 0:
+            told = LEFT_OUT
+        while (key, told) in self._compared:
+            told += LEFT_OUT
+        return told
 
     def __bool__(self) -> bool:
         return bool(self.pairs or self.matches or self.own)

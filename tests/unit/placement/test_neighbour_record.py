@@ -6,14 +6,16 @@ import random
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import pytest
 
 from fleet.model.resources import Amounts
 from fleet.placement.example import a_node
 from fleet.placement.instances import InstanceRecord
-from fleet.placement.neighbour_record import UUID_BYTES, neighbour_bytes, read_neighbours
+from fleet.placement.neighbour_record import NEIGHBOURS, UUID_BYTES, neighbour_bytes, read_neighbours
 from fleet.placement.neighbours import InstanceIndex
 from fleet.placement.pipeline import decide
+from fleet.placement.record import Writer
 from fleet.placement.snapshot import Snapshot
 from tests.unit.placement.asking import request_of, snapshot_of
 
@@ -51,6 +53,33 @@ def test_a_thousand_neighbours_take_a_few_bytes_each_beyond_their_uuids() -> Non
 
     assert len(stored) - 1000 * UUID_BYTES < 4_000
     assert len(neighbour_bytes(roster, [])) < 150
+
+
+def test_a_long_pair_is_written_once_in_whatever_company_it_stands() -> None:
+    roster, draws = fleet(1).frame.roster, random.Random(3)
+    pairs = {f"key-{at}": "".join(draws.choices("abcdefghijklmnopqrstuvwxyz", k=1000)) for at in range(64)}
+    seen = [
+        InstanceRecord(
+            a_uuid(draws), "tenant", "node-0000", tags={key: pairs[key] for key in draws.sample(list(pairs), 40)}
+        )
+        for _ in range(200)
+    ]
+    stored = neighbour_bytes(roster, seen)
+
+    assert len(stored) < 2 * sum(map(len, pairs.values()))
+    assert dict(read_neighbours(stored, roster)) == {one.uuid: one for one in seen}
+
+
+def test_neighbours_whose_sets_were_written_with_their_pairs_are_read() -> None:
+    roster, uuid = fleet(1).frame.roster, a_uuid(random.Random(1))
+    writer = Writer()
+    columns = [writer.column(np.array([0], dtype=np.int64)) for _ in range(4)]
+    header = {"whole": [], "namespaces": ["tenant"], "tags": [{"role": "db"}], "columns": columns}
+    writer.blobs.append(UUID(uuid).bytes)
+
+    (read,) = read_neighbours(writer.finish(NEIGHBOURS, header), roster).values()
+
+    assert (read.uuid, read.tags, read.node, read.incoming_node) == (uuid, {"role": "db"}, "node-0000", "node-0000")
 
 
 def test_what_is_read_back_is_what_was_seen_in_the_same_order() -> None:

@@ -9,7 +9,7 @@ shedding may narrow the winning group and never leaves it. Nothing is scored whe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -20,6 +20,11 @@ from fleet.placement.frame import Frame
 from fleet.placement.instances import InstanceRecord
 from fleet.placement.rules.ground import FrameGround
 from fleet.placement.stage import Example, Figures, Reason, Scorer
+
+CONSIDERED_SHOWN_MAX: Final = 20
+"""Of one node's neighbours so many are told; `instance_count` says how many there are."""
+
+VALUE_SHOWN_MAX: Final = 63
 
 LOWER_SCORE = Reason("lower_affinity", "other nodes have better company for the instance")
 
@@ -48,8 +53,13 @@ def figures(ask: Ask, frame: Frame, at: int) -> Figures:
     return {
         "score": 0 if scores is None else int(scores[at]),
         "instance_count": len(considered),
-        "considered": [_contribution(ask, one) for one in considered],
+        "considered": [_contribution(ask, one) for one in considered[:CONSIDERED_SHOWN_MAX]],
     }
+
+
+def shortened(value: str) -> str:
+    """Return the value of a tag as it is told: a long one is cut."""
+    return value if len(value) <= VALUE_SHOWN_MAX else f"{value[: VALUE_SHOWN_MAX - 1]}…"
 
 
 def _neighbours(ask: Ask, frame: Frame) -> dict[int, list[InstanceRecord]]:
@@ -76,7 +86,7 @@ def _contribution(ask: Ask, one: InstanceRecord) -> dict[str, Any]:
     liked, shunned = _matched(asked.prefer_with, one), _matched(asked.prefer_without, one)
     return {
         "instance_uuid": one.uuid,
-        "tags": dict(one.tags),
+        "tags": {key: shortened(value) for key, value in one.tags.items()},
         "matched": [*liked, *shunned],
         "contribution": len(liked) - len(shunned),
     }
