@@ -189,7 +189,7 @@ class _Search:
         record = what_if.fresh_node(request, frame)
         if not what_if.can_be_registered(record):
             return []
-        decision = self._decide(Case(request, what_if.only(record, frame, request.instance)))
+        decision = self._decide(Case(request, what_if.only(record, frame, request)))
         if decision is None or decision.refused:
             return []
         shape: dict[str, Any] = {"cpus": request.cpus, "memory_mb": request.memory_mb, "disk_gb": request.disk_gb}

@@ -202,6 +202,26 @@ def test_no_label_is_advised_that_no_node_may_have() -> None:
     assert "label" in changes(full, **selector(l1="nvme"))
 
 
+def test_a_new_node_in_a_rack_that_the_request_names_is_judged_with_who_is_in_that_rack() -> None:
+    in_rack = {"resource": "metal_server", "operator": "has", "tags": {"rack": "a"}}
+    nodes = a_node(labels={"rack": "a"}), a_node(name="n2", labels={"rack": "b"})
+
+    def advised(rack: str, operator: str = "has_not", **more: Any) -> bool:
+        instances = [{**DB, "uuid": "i1", "node": f"n{'ab'.index(rack) + 1}"}]
+        rules = [in_rack, {**NO_DB, "operator": operator, "within": "rack"}]
+        request = request_of(**{"cpus": 10_000, "placement_rules": rules, **more})
+        found = remedies(request, snapshot_of(*nodes, instances=instances), 0)
+        return any(remedy.node is None for remedy in found)
+
+    assert not advised("a")
+    assert advised("b")
+    assert advised("a", "has")
+    assert not advised("b", "has")
+    named = {"placement_rules": [{**NO_DB, "within": "rack"}], **selector(rack="a")}
+    assert not advised("a", **named)
+    assert advised("b", **named)
+
+
 def test_no_node_is_advised_with_more_gpus_than_a_node_may_have_and_a_million_cost_no_more_than_one() -> None:
     assert "register" in changes(a_node(), gpus=UNITS_MAX)
     for asked in ({}, {"gpu_profile": "1g.5gb"}):
