@@ -124,10 +124,10 @@ def fresh_node(request: PlacementRequest, frame: Frame) -> NodeRecord:
         region=request.region,
         arch=request.arch,
         backend="libvirt",
-        sleepy_pool=frame.config.dedicated_sleepy_nodes and request.sleep_after_idle_seconds > 0,
+        sleepy_pool=frame.config.dedicated_sleepy_nodes and request.is_sleepy,
         metrics=_idle(amounts),
         capacity=CapacityRow(Limits(amounts.cpus, amounts.memory_mb, amounts.disk_gb, 1), Amounts()),
-        gpu=_counted(GpuAsk(request.gpus, request.gpu_kind, request.gpu_profile)),
+        gpu=_counted(request.gpu_ask),
     )
 
 
