@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from fleet.ledger import admission, charges, growth, nodes, release, samples
-from fleet.ledger.admission import Ask
+from fleet.ledger.ask import Ask
 from fleet.ledger.cluster import now_us as cluster_now
 from fleet.ledger.database import Batch, Database, Sql
 from fleet.ledger.verify import verify

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from fleet.ledger.admission import Ask
+from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database
 from fleet.model.gpu_inventory import GpuAsk
 from fleet.model.gpu_report import ReportedUnit, Unit

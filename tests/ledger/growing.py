@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleet.ledger.admission import Ask
+from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database
 from fleet.model.admission import AdmissionOutcome, Refused, Stage
 from tests.ledger import fleet_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fleet.ledger import charges, moves
-from fleet.ledger.admission import Ask
+from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database
 from fleet.model.admission import AdmissionOutcome, Admitted
 from fleet.model.resources import Amounts

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
-from fleet.ledger.admission import Ask
+from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database, Sql
 from fleet.model.admission import AdmissionOutcome, Admitted, Refused, Stage
 from fleet.model.resources import DIMENSIONS, DimensionFigure

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection as Pipe
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from fleet.ledger.admission import Ask
+from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database
 from fleet.model.admission import AdmissionOutcome, Busy
 from tests.ledger import fleet_of

@@ -12,7 +12,7 @@ from itertools import cycle
 from typing import Any
 
 from fleet.ledger import leases, moves
-from fleet.ledger.admission import Ask
+from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database, Sql
 from fleet.ledger.reconcile import reconcile
 from fleet.ledger.release import Released

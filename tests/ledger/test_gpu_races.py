@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection
 
 from fleet.ledger import gpus
-from fleet.ledger.admission import Ask
+from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database, Sql
 from fleet.ledger.verify import verify
 from fleet.model.admission import AdmissionOutcome, Admitted, Refused, Stage

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fleet.ledger import moves
-from fleet.ledger.admission import Ask
+from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database
 from fleet.model.admission import Admitted, AlreadyPlaced, Busy
 from fleet.model.errors import DatabaseUnavailable

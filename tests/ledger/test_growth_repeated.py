@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection
 
 from fleet.ledger import admission, charges, growth, moves
-from fleet.ledger.admission import Ask
+from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database
 from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Busy, Refused
 from tests.ledger import fleet_of

@@ -10,7 +10,7 @@ import pytest
 from pymysql.connections import Connection
 
 from fleet.ledger import database, leases, release, samples
-from fleet.ledger.admission import Ask
+from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database
 from fleet.ledger.reconcile import reconcile
 from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Busy, Refused

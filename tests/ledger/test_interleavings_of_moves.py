@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Connection
 
 from fleet.ledger import leases, moves, reconcile, release
-from fleet.ledger.admission import Ask
+from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database
 from fleet.ledger.release import NothingToRelease, Released
 from fleet.model.admission import AdmissionOutcome, Admitted, Refused

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet.ledger.admission import Ask
+from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database
 from fleet.ledger.verify import verify
 from fleet.model.admission import Admitted, Refused

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fleet.ledger import charges, moves, namespaces, nodes, operations
-from fleet.ledger.admission import Ask
+from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database
 from fleet.model.admission import AdmissionOutcome, Admitted, Busy, RuleBroken
 from fleet.model.request import PlacementRequest

@@ -12,6 +12,7 @@ from decimal import Decimal
 from sqlalchemy import Connection
 
 from fleet.ledger import admission, charges, events, release
+from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database, Sql
 from fleet.model.admission import AlreadyPlaced
 from fleet.model.gpu_inventory import NO_GPUS_ASKED
@@ -54,7 +55,7 @@ def record(db: Database, seen: Sighting) -> Recorded:
         return Recorded(changed=False)
     if held:
         release.release(db, seen.instance_uuid)
-    ask = admission.Ask(
+    ask = Ask(
         instance_uuid=seen.instance_uuid,
         namespace=seen.namespace,
         node_id=seen.node_id,

@@ -12,7 +12,8 @@ from dataclasses import replace
 from decimal import Decimal
 
 from fleet.ledger import admission, charges, held
-from fleet.ledger.admission import Ask, NewRows, Writes, nothing
+from fleet.ledger.admission import NewRows, Writes, nothing
+from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database
 from fleet.model import capacity
 from fleet.model.admission import AdmissionOutcome, Busy, Charge, Refused

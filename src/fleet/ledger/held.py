@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
 from fleet.ledger import pending, release, totals
+from fleet.ledger.ask import Ask
 from fleet.ledger.database import Sql
 from fleet.model.admission import AlreadyPlaced, Charge, Refused, Stage
 from fleet.model.resources import Amounts
-
-if TYPE_CHECKING:
-    from fleet.ledger.admission import Ask
 
 NO_CHARGE = "no_charge"
 CHARGE_ELSEWHERE = "charge_elsewhere"

@@ -15,7 +15,8 @@ from dataclasses import replace
 from sqlalchemy import Connection
 
 from fleet.ledger import admission, events, release, totals
-from fleet.ledger.admission import Ask, NewRows, Writes, nothing
+from fleet.ledger.admission import NewRows, Writes, nothing
+from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database, Sql
 from fleet.ledger.held import CHARGE_CHANGED
 from fleet.model.admission import AdmissionOutcome, Charge, Refused, Stage

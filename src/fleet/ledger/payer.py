@@ -7,17 +7,15 @@ last that any transaction touches.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Connection
 
 from fleet.ledger import claims, release
+from fleet.ledger.ask import Ask
 from fleet.ledger.database import Sql
 from fleet.model.admission import Stage
 from fleet.model.resources import DimensionFigure
-
-if TYPE_CHECKING:
-    from fleet.ledger.admission import Ask
 
 _UNCLAIMED_USE = """
     UPDATE cluster_capacity SET

@@ -6,19 +6,17 @@ They can differ from what the guard saw, and may even show room: the answer stay
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Connection, RowMapping
 
 from fleet.ledger import gpus
+from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database, Sql, decimal_of
 from fleet.model.admission import Refused, Stage
 from fleet.model.errors import BrokenPromise
 from fleet.model.gpu_inventory import free_units, owned_units
 from fleet.model.resources import CLUSTER_DIMENSIONS, DIMENSIONS, Amounts, DimensionFigure
-
-if TYPE_CHECKING:
-    from fleet.ledger.admission import Ask
 
 NODE = Sql("SELECT c.*, {now} - c.sample_at AS age_us FROM scheduler_node_capacity c WHERE node_id = :node_id")
 HAS_ROW = Sql("SELECT node_id FROM scheduler_node_capacity WHERE node_id = :node_id")

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from fleet.ledger import admission, moves
+from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database
 from fleet.model.admission import AdmissionOutcome
 from fleet.model.errors import Conflict
@@ -91,7 +92,7 @@ def _move(who: Subject, *, named: bool) -> Admit:
 
     def admit(
         db: Database,
-        ask: admission.Ask,
+        ask: Ask,
         *,
         key: admission.Writes,
         new_rows: admission.NewRows,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fleet.ledger import admission, events
+from fleet.ledger.ask import Ask
 from fleet.ledger.database import Batch, Database
 from fleet.ledger.idempotency import Keyed
 from fleet.model.admission import AdmissionOutcome
@@ -60,7 +61,7 @@ def _fork(
 def _beside(source: Subject, *, force: bool) -> Admit:
     def admit(
         db: Database,
-        ask: admission.Ask,
+        ask: Ask,
         *,
         key: admission.Writes,
         new_rows: admission.NewRows,

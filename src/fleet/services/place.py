@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection
 
 from fleet.ledger import admission, decisions
+from fleet.ledger.ask import Ask
 from fleet.ledger.database import Batch, Database
 from fleet.model import capacity
 from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Busy, Refused, RuleBroken, Stage
@@ -47,7 +48,7 @@ class Admit(Protocol):
     def __call__(
         self,
         db: Database,
-        ask: admission.Ask,
+        ask: Ask,
         *,
         key: admission.Writes,
         new_rows: admission.NewRows,
@@ -311,7 +312,7 @@ class _Attempts:
         row = self._row(
             view, decision, outcome="placed", code="", node_id=node_id, summary=decision.summary, waived=waived
         )
-        ask = admission.Ask(
+        ask = Ask(
             instance_uuid=placing.instance_uuid,
             namespace=placing.namespace,
             node_id=node_id,

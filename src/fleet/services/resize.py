@@ -10,6 +10,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from fleet.ledger import admission, growth, moves
+from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database
 from fleet.model.admission import AdmissionOutcome, Charge
 from fleet.model.errors import InvalidRequest
@@ -66,7 +67,7 @@ def _grow_or_move(home: Charge, per_vcpu: Decimal) -> Admit:
 
     def admit(
         db: Database,
-        ask: admission.Ask,
+        ask: Ask,
         *,
         key: admission.Writes,
         new_rows: admission.NewRows,
