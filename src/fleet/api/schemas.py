@@ -277,14 +277,6 @@ class AcceptedAnswer(BaseModel):
     operation_id: str | None
 
 
-class StageAnswer(BaseModel):
-    """What one stage did."""
-
-    model_config = ConfigDict(extra="allow")
-
-    name: str
-
-
 class DecisionAnswer(BaseModel):
     """A decision with every reason."""
 
@@ -413,14 +405,6 @@ class Anything(BaseModel):
     """A JSON object."""
 
     model_config = ConfigDict(extra="allow")
-
-
-class NamedBody(BaseModel):
-    """A body that only names."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    name: str
 
 
 class HealthAnswer(BaseModel):

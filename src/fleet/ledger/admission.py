@@ -11,7 +11,8 @@ One transaction a candidate, READ COMMITTED, no SELECT before the first guarded 
     5. the cluster's row  guarded; last, so that the only hot row is held for one statement and the commit
 
 Steps 3 and 5 travel in one batch: the cluster's guard asks the charge itself whether the cluster pays. A charge that
-grows where it is (`ledger/growth.py`) passes the same statements with what is added, and is rewritten in step 3.
+grows where it is (`ledger/growth.py`) passes the same statements with what is added, and is rewritten in step 3; which
+amounts each guard is to judge, `ledger/ask.py` says.
 
 A guard that matches no row *is* the refusal: the transaction is rolled back and the figures are read afterwards, so
 they can differ from what the guard saw. The lock order of every writer is nodes by id, GPUs, idempotency key, charges,
