@@ -6,7 +6,9 @@ Human words may change at any time; `--json` and `--simple` are what programs re
 from __future__ import annotations
 
 import json
+import re
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
@@ -16,6 +18,11 @@ from rich.markup import escape
 from rich.table import Table
 
 PIPE_WIDTH: Final = 240
+IDENTIFIERS: Final = frozenset({"uuid", "id", "name", "node"})
+"""Columns whose cells are never broken, however narrow the terminal."""
+GAP: Final = 2
+
+_MICROSECONDS: Final = re.compile(r"(?<=:\d\d)\.\d{6}Z$")
 
 
 class Form(StrEnum):
@@ -82,13 +89,47 @@ class Output:
         sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
 
     def _table(self, items: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-        table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-        for name in columns:
+        titles = [name.rpartition(".")[2] for name in columns]
+        rows = [[_MICROSECONDS.sub("Z", plain(_at(item, name))) for name in columns] for item in items]
+        if _narrowest(columns, titles, rows) > self._console.width:
+            broken = [title.replace("_", " ") for title in titles]
+            if _narrowest(columns, broken, rows) > self._console.width:
+                self._blocks(titles, rows)
+                return
+            titles = broken
+        table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, GAP, 0, 0))
+        for name, title in zip(columns, titles, strict=True):
             numbers = all(isinstance(_at(item, name), int | float | None) for item in items)
-            table.add_column(name.rpartition(".")[2], justify="right" if numbers else "left", no_wrap=name == "uuid")
-        for item in items:
-            table.add_row(*(escape(plain(_at(item, name))) for name in columns))
+            table.add_column(title, justify="right" if numbers else "left", no_wrap=name in IDENTIFIERS)
+        for row in rows:
+            table.add_row(*map(escape, row))
         self._console.print(table)
+
+    def _blocks(self, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Print each row as a paragraph: a cell that is cut says something else, and an id must bear being copied."""
+        for first, *others in rows:
+            text = "  ".join([first, *(f"{title} {cell}" for title, cell in zip(titles[1:], others, strict=True))])
+            wrapped = textwrap.wrap(
+                text,
+                self._console.width,
+                subsequent_indent="    ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            head, rest = wrapped[0], "".join(f"\n{line}" for line in wrapped[1:])
+            self._console.print(
+                f"[bold]{escape(first)}[/]{escape(head.removeprefix(first))}{escape(rest)}", soft_wrap=True
+            )
+
+
+def _narrowest(columns: Sequence[str], titles: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Return the width in which a table needs to cut no word, and to break no id."""
+    widths = []
+    for at, (name, title) in enumerate(zip(columns, titles, strict=True)):
+        cells = [row[at] for row in rows]
+        words = cells if name in IDENTIFIERS else [word for cell in cells for word in cell.split()]
+        widths.append(max(len(text) for text in (*title.split(), *words)))
+    return sum(widths) + GAP * (len(columns) - 1)
 
 
 def plain(value: Any) -> str:

@@ -70,6 +70,8 @@ METHOD: Final = "mean over seeds; below it the paired difference to the first st
 NARROW: Final = "mean over seeds; + or - where it is proven to differ from the first (--json has the differences)"
 TITLE_WIDTH: Final = 42
 COLUMN_WIDTH: Final = 20
+NARROW_COLUMN_WIDTH: Final = 13
+"""Of a column of means: a narrow terminal gets as many tables as it needs, so that no figure is cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +135,18 @@ class Report:
 def show(report: Report, console: Console) -> None:
     """The report for people. A narrow terminal gets the means, and a mark where a difference is proven."""
     narrow = console.is_terminal and console.width < TITLE_WIDTH + COLUMN_WIDTH * len(report.strategies)
-    table = Table(title=f"{len(report.seeds)} seeds; {NARROW if narrow else METHOD}", title_justify="left")
-    table.add_column("", no_wrap=True)
-    for strategy in report.strategies:
-        table.add_column(strategy, justify="right", no_wrap=True)
-    for name, title, digits in rows_of(report.cells):
-        row = report.cells[name]
-        table.add_row(title, *(_cell_text(row[strategy], digits, narrow=narrow) for strategy in report.strategies))
-    console.print(table, soft_wrap=not narrow)
+    beside = max(1, (console.width - TITLE_WIDTH) // NARROW_COLUMN_WIDTH) if narrow else len(report.strategies)
+    title = f"{len(report.seeds)} seeds; {NARROW if narrow else METHOD}"
+    for start in range(0, len(report.strategies), beside):
+        strategies = report.strategies[start : start + beside]
+        table = Table(title=None if start else title, title_justify="left")
+        table.add_column("", no_wrap=True)
+        for strategy in strategies:
+            table.add_column(strategy, justify="right", no_wrap=True)
+        for name, title_of_row, digits in rows_of(report.cells):
+            row = report.cells[name]
+            table.add_row(title_of_row, *(_cell_text(row[one], digits, narrow=narrow) for one in strategies))
+        console.print(table, soft_wrap=not narrow)
     for strategy in report.strategies:
         found = [one.figures["largest_placeable"] or "none" for one in report.results if one.strategy == strategy]
         console.print(
