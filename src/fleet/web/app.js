@@ -283,6 +283,10 @@ function drawNode(node) {
     bar("Disk", row.used.disk_gb, disk, row.limit.disk_gb, inGibibytes),
     bar("Instances", row.used.instances, known("instances_active"), row.limit.instances, plain("")),
   );
+  if (node.gpu_count) card.append(bar("GPUs", node.gpu_count_used, null, node.gpu_count, plain("")));
+  for (const [profile, count] of Object.entries(node.mig_profiles)) {
+    card.append(bar(profile, node.mig_profiles_used[profile] || 0, null, count, plain("")));
+  }
   return card;
 }
 
@@ -369,6 +373,14 @@ function decisionLine(item) {
   return line;
 }
 
+const WISHES = ["gpus", "gpu_kind", "gpu_profile", "region", "arch", "placement", "affinity", "placement_rules"];
+
+/** What a request asks for beside its size, as it was written. */
+function wishes(wanted) {
+  const text = (value) => (typeof value === "object" ? JSON.stringify(value) : value);
+  return WISHES.filter((name) => wanted[name]).map((name) => `${name} ${text(wanted[name])}`);
+}
+
 async function explain(id, into) {
   const list = element("dl");
   into.append(list);
@@ -376,7 +388,8 @@ async function explain(id, into) {
   try {
     const decision = await ask(`/decisions/${id}`);
     const wanted = decision.request;
-    add("asked", `${wanted.cpus} vCPU, ${mebibytes(wanted.memory_mb)}, ${gibibytes(wanted.disk_gb || 0)}`);
+    const sizes = `${wanted.cpus} vCPU, ${mebibytes(wanted.memory_mb)}, ${gibibytes(wanted.disk_gb || 0)}`;
+    add("asked", [sizes, ...wishes(wanted)].join(", "));
     for (const [stage, reasons] of Object.entries(decision.record.dropped)) {
       for (const [reason, names] of Object.entries(reasons)) {
         const total = decision.record.counts[stage][reason];
@@ -386,7 +399,8 @@ async function explain(id, into) {
     const ranked = decision.record.ranked.slice(0, 8);
     const unnamed = decision.record.ranked_total - ranked.length;
     if (ranked.length) add("ranked", `${ranked.join(", ")}${unnamed > 0 ? ` and ${unnamed} more` : ""}`);
-    if (decision.record.remedy) add("would help", decision.record.remedy);
+    const remedies = (decision.record.remedies || []).map((one) => one.text);
+    for (const text of remedies.length ? remedies : [decision.record.remedy]) if (text) add("would help", text);
     add("strategy", decision.record.strategy);
   } catch (error) {
     add("", error.message);
