@@ -137,7 +137,7 @@ def test_what_is_stored_of_a_request_reads_back_to_the_same_request(
 
     assert again == request
     assert again.model_dump(mode="json", exclude_defaults=True) == stored
-    assert (again.rules, again.affinity_spec) == (request.rules, request.affinity_spec)
+    assert (again.placement_rules, again.affinity_spec) == (request.placement_rules, request.affinity_spec)
 
 
 def test_a_request_keeps_what_it_read_when_it_is_asked_with_its_reason() -> None:
@@ -145,9 +145,9 @@ def test_a_request_keeps_what_it_read_when_it_is_asked_with_its_reason() -> None
         {**BASE, "placement_rules": [APART], "metadata": {"affinity": {"prefer_with_tag": ["a"]}}}
     )
 
-    asked = PlacementRequest.model_construct(**{**dict(request), "namespace": "n"})
+    asked = PlacementRequest.of(request, "n")
 
-    assert asked.rules is request.rules
+    assert asked.placement_rules is request.placement_rules
     assert asked.affinity_spec is request.affinity_spec is not None
 
 
@@ -155,7 +155,7 @@ def test_a_request_that_asks_nothing_has_no_rules_and_no_affinity() -> None:
     plain = InstanceRequest.model_validate(BASE)
     empty = InstanceRequest.model_validate({**BASE, "affinity": None, "metadata": {"affinity": None}})
 
-    assert (plain.rules, plain.affinity_spec, empty.affinity_spec) == ((), None, None)
+    assert (plain.placement_rules, plain.affinity_spec, empty.affinity_spec) == ((), None, None)
     assert plain.model_dump(mode="json", exclude_defaults=True) == BASE
 
 

@@ -3,8 +3,8 @@
 Amounts follow `fleet.model.resources`. Validation is strict: a boolean is not an integer, a number in quotes is not a
 number, an unknown field is an error, and all problems of one body are reported together, each with its field.
 
-Rules, affinity and labels are read once, here: a request holds them parsed (`rules`, `affinity_spec`) and writes them
-back as they were given, so that what is stored with an instance reads back to the same request.
+Rules, affinity and labels are read once, here: a request holds them parsed (`placement_rules`, `affinity_spec`) and
+writes them back as they were given, so that what is stored with an instance reads back to the same request.
 """
 
 from __future__ import annotations
@@ -208,11 +208,6 @@ class InstanceRequest(BaseModel):
             if problem is not None:
                 raise ValueError(problem)
         return value
-
-    @property
-    def rules(self) -> tuple[Node, ...]:
-        """The affinity rules; every one must hold, none asks nothing."""
-        return self.placement_rules
 
     @property
     def affinity_spec(self) -> AffinitySpec | None:

@@ -12,12 +12,10 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from fleet.model.affinity import AffinitySpec
 from fleet.model.errors import InvalidRequest
 from fleet.model.gpu_inventory import GpuAsk
 from fleet.model.request import PlacementRequest, Reason
 from fleet.model.resources import Amounts
-from fleet.model.rules import Node
 from fleet.placement.columns import Ints, Mask
 from fleet.placement.frame import Frame
 
@@ -71,16 +69,6 @@ class Ask:
     def namespace(self) -> str:
         """Whose instances the rules see; never another's."""
         return self.request.namespace or ""
-
-    @property
-    def rules(self) -> tuple[Node, ...]:
-        """The tree of affinity rules; empty: none."""
-        return self.request.rules
-
-    @property
-    def affinity(self) -> AffinitySpec | None:
-        """The tag affinity; None: none."""
-        return self.request.affinity_spec
 
     def once(self, name: str, compute: Callable[[], T]) -> T:
         """Return what `compute` returns; it is called once a question."""

@@ -114,7 +114,7 @@ def _without_labels(emptied: NamedStage, trail: Trail) -> str:
         return ""
     roster, judged = trail.frame.roster, trail.steps_by_name()[emptied.name].before
     parts = []
-    for key in within_keys(trail.ask.rules):
+    for key in within_keys(trail.ask.request.placement_rules):
         lacking = sorted(roster.names[at] for at in np.flatnonzero(judged & ~roster.labelled(key).has_value()))
         if lacking:
             names = ", ".join(lacking[:NAMED_MAX]) + (", …" if len(lacking) > NAMED_MAX else "")

@@ -113,7 +113,7 @@ def nearest(decision: Decision, ask: Ask, frame: Frame) -> int | None:
     lacking = shortfalls(ask, frame)
     most = lacking.max(axis=0)
     near = _refused_on_capacity(decision) & (most > 0) & (most <= FIGURE_MAX)
-    if near.any() and (ask.rules or ask.affinity):
+    if near.any() and (ask.request.placement_rules or ask.request.affinity_spec):
         near &= ~_refused_by_neighbours(ask, frame)
     found = np.flatnonzero(near)
     if not len(found):

@@ -122,7 +122,7 @@ def _labels(verdicts: Verdicts) -> Iterator[Relaxation]:
         yield _on_node(verdicts, Kind.LABEL_A_NODE, "labels", still, _labelling(verdicts, key, asked[key], mask))
     unlabelled = verdicts.dropped_for("placement_rules", only=("rule_label_missing",))
     if unlabelled.any():
-        for key in filter(is_label, within_keys(request.rules)):
+        for key in filter(is_label, within_keys(request.placement_rules)):
             without = ~frame.roster.labelled(key).has_value()
             still = ~(without & unlabelled & takes_more)
             yield _on_node(
@@ -148,7 +148,7 @@ def _labelling(verdicts: Verdicts, key: str, value: str, without: Mask) -> Any:
 
 def _settings(verdicts: Verdicts) -> Iterator[Relaxation]:
     config, nobody = verdicts.case.frame.config, np.zeros(len(verdicts.failing), dtype=np.bool_)
-    if verdicts.case.request.rules and config.affinity_matching == "enforced":
+    if verdicts.case.request.placement_rules and config.affinity_matching == "enforced":
         setting = ("AFFINITY_MATCHING", "enforced", "preferred", "placement_rules")
         yield _setting(setting, {"affinity_matching": "preferred"}, nobody)
     if config.dedicated_sleepy_nodes:

@@ -91,7 +91,7 @@ def count_shape(request: PlacementRequest, frame: Frame) -> ShapeCount:
     Raises:
         ValueError: the request has rules or tag affinity: every placement changes what they say.
     """
-    if request.rules or request.affinity_spec:
+    if request.placement_rules or request.affinity_spec:
         raise ValueError("a shape has no rules and no affinity: every instance that is placed changes what they say")
     ask = Ask.of(request, frame)
     each = _each(ask, frame)

@@ -112,7 +112,7 @@ def fresh_node(request: PlacementRequest, frame: Frame) -> NodeRecord:
     """An idle node that has what the request asks of a node, and just so much room."""
     amounts = request.amounts(frame.config.instance_overhead_mb)
     labels = dict(request.placement.labels)
-    for rule in leaves(request.rules):
+    for rule in leaves(request.placement_rules):
         if rule.resource is Resource.METAL_SERVER and rule.operator is Operator.HAS:
             labels |= {key: value for key, value in rule.tags.items() if key not in labels}
         elif rule.within is not None:
@@ -143,7 +143,7 @@ def only(record: NodeRecord, frame: Frame, request: PlacementRequest) -> Frame:
     A node that nobody is on yet, under labels of its own, is judged the same in any company. Where the request itself
     names the value of a label within which its rules ask, the nodes that share it come along, with who is on them.
     """
-    shared = [key for key in within_keys(request.rules) if record.labels.get(key, NEW_NODE) != NEW_NODE]
+    shared = [key for key in within_keys(request.placement_rules) if record.labels.get(key, NEW_NODE) != NEW_NODE]
     if shared:
         roster = frame.roster
         company = [

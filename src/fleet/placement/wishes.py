@@ -118,7 +118,7 @@ def _without_labels(verdicts: Verdicts, keys: tuple[str, ...], still: Mask) -> R
 
 def _tags(verdicts: Verdicts) -> Iterator[Relaxation]:
     """The `require_*` tags, each alone."""
-    spec, ask, frame = verdicts.ask.affinity, verdicts.ask, verdicts.case.frame
+    spec, ask, frame = verdicts.ask.request.affinity_spec, verdicts.ask, verdicts.case.frame
     if spec is None or not spec.constrains:
         return
     broken = [("require_with_tag", one, ~carried(ask, frame, one)) for one in spec.require_with]
@@ -152,7 +152,7 @@ def _affinity(request: PlacementRequest, spec: AffinitySpec) -> dict[str, Any]:
 
 def _rules(verdicts: Verdicts) -> Iterator[Relaxation]:
     """The rules: the smallest parts of the tree that can go so that it asks less; at last, all of it."""
-    rules, frame, ask = verdicts.case.request.rules, verdicts.case.frame, verdicts.ask
+    rules, frame, ask = verdicts.case.request.placement_rules, verdicts.case.frame, verdicts.ask
     if not rules:
         return
     seen = FrameGround(frame, ask.namespace, ask.request.instance)

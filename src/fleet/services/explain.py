@@ -38,7 +38,7 @@ def explain(ctx: Context, namespace: str, request: InstanceRequest, *, seed: int
         InvalidRequest: the request breaks a rule that needs the fleet's configuration.
         DatabaseUnavailable: the ledger cannot be read.
     """
-    asked = PlacementRequest.model_construct(**{**dict(request), "namespace": namespace})
+    asked = PlacementRequest.of(request, namespace)
     return _explained(ctx, asked, seed)
 
 

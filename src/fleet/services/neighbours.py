@@ -125,7 +125,9 @@ class _Asked:
 
     def __init__(self, request: PlacementRequest) -> None:
         spec = request.affinity_spec
-        self.pairs = [rule.tags for rule in leaves(request.rules) if rule.resource is Resource.VIRTUAL_MACHINE]
+        self.pairs = [
+            rule.tags for rule in leaves(request.placement_rules) if rule.resource is Resource.VIRTUAL_MACHINE
+        ]
         self.matches: tuple[TagMatch, ...] = () if spec is None else spec.entries
         self._compared = {pair for pairs in self.pairs for pair in pairs.items()}
         self._compared |= {(match.key, match.value) for match in self.matches if match.value is not None}

@@ -31,7 +31,7 @@ class Enforced:
         """Return what a decision on `request` must keep; `overridden` names the stages that yielded. None: nothing."""
         spec = request.affinity_spec
         found = cls(
-            () if RULES_STAGE in overridden else request.rules,
+            () if RULES_STAGE in overridden else request.placement_rules,
             () if spec is None else spec.require_with,
             () if spec is None else spec.require_without,
         )

@@ -35,7 +35,7 @@ def score(ask: Ask, frame: Frame) -> Ints | None:
 
 
 def _score(ask: Ask, frame: Frame) -> Ints | None:
-    asked = ask.affinity
+    asked = ask.request.affinity_spec
     if asked is None or not (asked.prefer_with or asked.prefer_without):
         return None
     scores = np.zeros(len(frame), dtype=np.int64)
@@ -68,7 +68,7 @@ def _neighbours(ask: Ask, frame: Frame) -> dict[int, list[InstanceRecord]]:
 
 
 def _find_neighbours(ask: Ask, frame: Frame) -> dict[int, list[InstanceRecord]]:
-    asked = ask.affinity
+    asked = ask.request.affinity_spec
     found: dict[int, list[InstanceRecord]] = {}
     if asked is None:
         return found
@@ -81,7 +81,7 @@ def _find_neighbours(ask: Ask, frame: Frame) -> dict[int, list[InstanceRecord]]:
 
 
 def _contribution(ask: Ask, one: InstanceRecord) -> dict[str, Any]:
-    asked = ask.affinity
+    asked = ask.request.affinity_spec
     assert asked is not None, "neighbours were found by the specification"
     liked, shunned = _matched(asked.prefer_with, one), _matched(asked.prefer_without, one)
     return {

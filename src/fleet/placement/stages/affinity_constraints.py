@@ -22,7 +22,7 @@ FORBIDDEN_PRESENT = Reason("require_without_tag", "a neighbour there carries a t
 
 def drops(ask: Ask, frame: Frame) -> Drops | None:
     """Drop nodes without a required tag, then those with a forbidden one."""
-    asked = ask.affinity
+    asked = ask.request.affinity_spec
     if asked is None or not (asked.require_with or asked.require_without):
         return None
     missing, present = np.zeros(len(frame), dtype=np.bool_), np.zeros(len(frame), dtype=np.bool_)
@@ -45,7 +45,7 @@ def carried(ask: Ask, frame: Frame, match: TagMatch) -> Mask:
 
 def figures(ask: Ask, frame: Frame, at: int) -> Figures:
     """Return the tags that one node fails on."""
-    asked = ask.affinity
+    asked = ask.request.affinity_spec
     if asked is None:
         return {}
     missing = {str(match): "missing" for match in asked.require_with if not carried(ask, frame, match)[at]}

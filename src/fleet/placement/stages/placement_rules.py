@@ -34,7 +34,7 @@ def ground(ask: Ask, frame: Frame) -> FrameGround:
 
 def drops(ask: Ask, frame: Frame) -> Drops | None:
     """Drop nodes that do not satisfy the whole tree; first those whose only fault is a label that they lack."""
-    rules = ask.rules
+    rules = ask.request.placement_rules
     if not rules:
         return None
     seen = ground(ask, frame)
@@ -49,13 +49,13 @@ def drops(ask: Ask, frame: Frame) -> Drops | None:
 
 def may_yield(ask: Ask, frame: Frame) -> bool:
     """Whether rules that nobody with room satisfies are ignored."""
-    return bool(ask.rules) and frame.config.affinity_matching == "preferred"
+    return bool(ask.request.placement_rules) and frame.config.affinity_matching == "preferred"
 
 
 def figures(ask: Ask, frame: Frame, at: int) -> Figures:
     """Return the first rule that one node breaks, and who is in the way."""
     seen = ground(ask, frame)
-    for place, node in enumerate(ask.rules):
+    for place, node in enumerate(ask.request.placement_rules):
         if not _verdict(ask, node, place, seen)[at]:
             broken = _culprit(node, seen, at)
             return {
