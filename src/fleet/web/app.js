@@ -373,7 +373,10 @@ function decisionLine(item) {
   return line;
 }
 
-const WISHES = ["gpus", "gpu_kind", "gpu_profile", "region", "arch", "placement", "affinity", "placement_rules"];
+const WISHES = [
+  ...["gpus", "gpu_kind", "gpu_profile", "region", "arch"],
+  ...["placement", "affinity", "placement_rules", "sleep_after_idle_seconds"],
+];
 
 /** What a request asks for beside its size, as it was written. */
 function wishes(wanted) {
