@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
@@ -54,7 +55,7 @@ def _tell(output: Output, found: Mapping[str, Any]) -> None:
     where = f" on {found['node']}" if found["node"] else ""
     code = f" ({found['code']})" if found["code"] else ""
     output.say(f"{found['outcome']}{where}{code} for namespace {found['namespace']} at {found['created_at']}")
-    output.say(f"asked: {', '.join(f'{name} {value}' for name, value in found['request'].items())}")
+    output.say(f"asked: {', '.join(f'{name} {_written(value)}' for name, value in found['request'].items())}")
     output.say(f"strategy {record['strategy']}, seed {found['seed']}, {record['nodes']} nodes judged")
     for stage, reasons in record["dropped"].items():
         for reason, names in reasons.items():
@@ -68,6 +69,11 @@ def _tell(output: Output, found: Mapping[str, Any]) -> None:
     for attempt in found["walk"]:
         output.say(f"  {_told(attempt)}")
     tell_remedies(output, record)
+
+
+def _written(value: Any) -> str:
+    """Return a value as it may be typed again."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, Mapping | list) else str(value)
 
 
 def _told(attempt: Mapping[str, Any]) -> str:
