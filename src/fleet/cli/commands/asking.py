@@ -39,15 +39,21 @@ class Asked:
     image: Annotated[str | None, typer.Option(help="What it boots")] = None
     namespace: Annotated[str | None, typer.Option(help="For another namespace (admin only)")] = None
     node: Annotated[str | None, typer.Option(help="Only on this node")] = None
-    label: Annotated[list[str] | None, typer.Option(metavar="K=V", help="Only on nodes with this label")] = None
-    tag: Annotated[list[str] | None, typer.Option(metavar="K[=V]", help="A tag it carries")] = None
+    label: Annotated[
+        list[str] | None, typer.Option(metavar="K=V", help="Only on nodes with this label; may be repeated")
+    ] = None
+    tag: Annotated[list[str] | None, typer.Option(metavar="K[=V]", help="A tag it carries; may be repeated")] = None
     region: Annotated[str | None, typer.Option(help="Only in this region")] = None
     arch: Annotated[str | None, typer.Option(help="amd64 or arm64")] = None
-    gpus: Annotated[int | None, typer.Option(help="Whole GPUs")] = None
-    gpu_kind: Annotated[str | None, typer.Option(help="Kind of GPU")] = None
-    gpu_profile: Annotated[str | None, typer.Option(help="MIG profile")] = None
-    affinity: Annotated[str | None, typer.Option(metavar="FILE|JSON", help="Affinity to other instances")] = None
-    rules: Annotated[str | None, typer.Option(metavar="FILE|JSON", help="Placement rules")] = None
+    gpus: Annotated[int | None, typer.Option(help="GPUs, or MIG slices, of that kind")] = None
+    gpu_kind: Annotated[str | None, typer.Option(help="Kind of GPU, such as A100")] = None
+    gpu_profile: Annotated[str | None, typer.Option(help="MIG profile, such as 1g.10gb")] = None
+    affinity: Annotated[
+        str | None, typer.Option(metavar="FILE|JSON", help="Tags that neighbours must or should have")
+    ] = None
+    rules: Annotated[
+        str | None, typer.Option(metavar="FILE|JSON", help="Rules over labels of nodes and tags of neighbours")
+    ] = None
     strategy: Annotated[str | None, typer.Option(help="How the nodes that fit are ordered")] = None
     sleep_after: Annotated[int | None, typer.Option(metavar="SECONDS", help="Sleep when idle for so long")] = None
     wait_for_capacity: Annotated[int | None, typer.Option(metavar="SECONDS", help="Wait for room so long" + LATER)] = (
