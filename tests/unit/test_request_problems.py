@@ -160,7 +160,7 @@ TABLE: Final[tuple[tuple[Mapping[str, Any], str, str], ...]] = (
         "placement_rules[0].any_of[1].tags",
         ("must be an object with at least one key, not an empty one"),
     ),
-    ({"reason": "because"}, "reason", "must be 'create', 'resize', 'migrate' or 'evacuate'"),
+    ({"reason": "because"}, "reason", "must be 'create', 'resize', 'migrate', 'evacuate' or 'fork'"),
 )
 
 
