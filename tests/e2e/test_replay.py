@@ -61,6 +61,24 @@ def replay(*words: str, out: Path, database_url: str, seconds: int = SECONDS_MAX
     return done.returncode, json.loads(done.stdout)
 
 
+def decisions_replay(database_url: str, at_least: int) -> None:
+    """Decide the stored decisions again: where the run used a database of ours, they are still there."""
+    if not database_url:
+        return
+    done = subprocess.run(
+        [sys.executable, "-m", "fleet.cli.app", "ctl", "replay-decisions", "--last", "1000", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+        env={**os.environ, "FLEET_DATABASE_URL": database_url},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert (found["differing"], found["not_kept"]) == ([], 0)
+    assert found["same"] >= at_least
+
+
 def test_arrivals_and_departures_leave_an_empty_true_ledger(tmp_path: Path, database_url: str) -> None:
     nodes, tasks = a_trace(tmp_path, nodes=12, tasks=150)
 
@@ -71,6 +89,7 @@ def test_arrivals_and_departures_leave_an_empty_true_ledger(tmp_path: Path, data
     assert report["departed"] == report["placed"] > 0
     assert (report["oversold"], report["lost"], report["stuck"], report["differences"]) == (0, 0, 0, [])
     assert (tmp_path / "out" / "utilisation.csv").exists()
+    decisions_replay(database_url, 150)
 
 
 def test_filling_refuses_in_the_end_and_oversells_nothing(tmp_path: Path, database_url: str) -> None:
@@ -122,3 +141,4 @@ def test_the_whole_openb_trace(tmp_path: Path, database_url: str) -> None:
     assert report["inputs"]["nodes"] == 1523
     assert report["placed"] + report["refused"] == 8152
     assert (report["oversold"], report["lost"], report["stuck"], report["differences"]) == (0, 0, 0, [])
+    decisions_replay(database_url, 1000)

@@ -70,7 +70,7 @@ def assert_replays(ctx: Context, decision_id: str | None) -> decisions.DecisionR
     assert decision_id is not None
     row = decisions.get(ctx.database, decision_id)
     assert row is not None
-    assert encode_decision(replays.replay(ctx, row)) == row.record
+    assert encode_decision(replays.replay(ctx.database, row)) == row.record
     return row
 
 

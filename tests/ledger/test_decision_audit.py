@@ -95,7 +95,7 @@ def test_ten_thousand_nodes_are_stored_and_answered_in_a_few_kilobytes(refused: 
 def test_every_node_is_counted_and_the_first_ones_have_their_figures(refused: tuple[Context, DecisionRow]) -> None:
     ctx, row = refused
     record = decisions.record(ctx, row)
-    replayed = decisions.replay(ctx, row)
+    replayed = decisions.replay(ctx.database, row)
 
     assert sum(sum(reasons.values()) for reasons in record["counts"].values()) == NODES
     assert len(record["counts"]) > 4
@@ -108,7 +108,7 @@ def test_every_node_is_counted_and_the_first_ones_have_their_figures(refused: tu
 def test_what_is_not_shown_can_be_computed_from_what_was_saved(refused: tuple[Context, DecisionRow]) -> None:
     ctx, row = refused
 
-    replayed = decisions.replay(ctx, row)
+    replayed = decisions.replay(ctx.database, row)
 
     assert encode_decision(replayed) == row.record
     assert sum(len(stage.dropped) for stage in replayed.stages) == NODES

@@ -69,7 +69,7 @@ def test_a_thousand_recorded_decisions_replay_bit_for_bit(maria: Database) -> No
     assert len(rows) == DECISIONS
     assert {row.outcome for row in rows if row} == {"placed", "refused"}
     assert sum(bool(row.neighbours) for row in rows if row) > DECISIONS // 2
-    differ = [row.id for row in rows if row and encode_decision(decisions.replay(ctx, row)) != row.record]
+    differ = [row.id for row in rows if row and encode_decision(decisions.replay(ctx.database, row)) != row.record]
     assert differ == []
 
 
@@ -93,7 +93,7 @@ def test_only_the_instances_that_are_asked_about_are_seen_with_the_tags_that_are
     row = stored.get(db, made.decision_id)
     assert row is not None
 
-    seen = decisions.saved_snapshot(ctx, row).frame.instances
+    seen = decisions.saved_snapshot(ctx.database, row).frame.instances
     assert {uuid: dict(one.tags) for uuid, one in seen.items()} == {db_one.uuid: {"role": "db"}}
 
 

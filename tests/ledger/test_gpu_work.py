@@ -104,7 +104,7 @@ def test_a_decision_for_gpus_replays_from_what_is_stored_of_it(db: Database) -> 
         node(db, ctx, name, [card(f"GPU-{name}")])
     for _ in range(3):
         made = created(ctx)
-        assert replay(ctx, decisions.get(ctx, made.decision_id, None)).ranked[0] == made.node
+        assert replay(ctx.database, decisions.get(ctx, made.decision_id, None)).ranked[0] == made.node
 
 
 def test_what_is_explained_is_what_is_free_now(db: Database) -> None:

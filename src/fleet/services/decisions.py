@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fleet.ledger import decisions
+from fleet.ledger.database import Database
 from fleet.ledger.decisions import DecisionRow, DecisionSummary
 from fleet.model.decision import Decision, Outcome
 from fleet.model.errors import FleetError, NotFound
@@ -54,7 +55,7 @@ def record(ctx: Context, row: DecisionRow) -> dict[str, Any]:
     """
     stored = decode_decision(row.record)
     try:
-        seen = saved_snapshot(ctx, row)
+        seen = saved_snapshot(ctx.database, row)
     except NotFound:
         return stored.as_dict(None)
     form = stored.as_dict(seen.frame.roster.names)
@@ -77,13 +78,13 @@ def _refused_for(row: DecisionRow, seen: Snapshot) -> dict[str, Any]:
     return {"figures": figures, "remedies": remedies.forms(found)}
 
 
-def saved_snapshot(ctx: Context, row: DecisionRow) -> Snapshot:
+def saved_snapshot(db: Database, row: DecisionRow) -> Snapshot:
     """Return the snapshot that the decision saw.
 
     Raises:
         NotFound: its base is past its retention.
     """
-    bodies = decisions.base(ctx.database, row.base_id) if row.base_id else ()
+    bodies = decisions.base(db, row.base_id) if row.base_id else ()
     if not bodies:
         msg = f"the snapshot of decision {row.id} is not kept any more"
         raise NotFound(msg)
@@ -94,6 +95,6 @@ def saved_snapshot(ctx: Context, row: DecisionRow) -> Snapshot:
     return Snapshot(snapshot.frame.with_instances(seen))
 
 
-def replay(ctx: Context, row: DecisionRow) -> Decision:
+def replay(db: Database, row: DecisionRow) -> Decision:
     """Decide again on the saved inputs: the same answer, bit for bit."""
-    return decide(parse_placement_request(row.request), saved_snapshot(ctx, row), row.seed)
+    return decide(parse_placement_request(row.request), saved_snapshot(db, row), row.seed)

@@ -170,7 +170,7 @@ def of_decision(ctx: Context, row: DecisionRow, left_out: Sequence[str] = ()) ->
 def _again(ctx: Context, row: DecisionRow, stored: StoredDecision) -> tuple[Decision | None, str]:
     """Return the decision made again, or None and why it cannot be: gone, unreadable by this version, or another."""
     try:
-        decision = decisions.replay(ctx, row)
+        decision = decisions.replay(ctx.database, row)
     except (FleetError, ValueError, KeyError) as problem:
         return None, str(problem)
     if _same(decision, stored):

@@ -16,6 +16,8 @@ import typer
 from fleet.cli.commands.asking import shell_of
 from fleet.cli.commands.settings import settings_of
 from fleet.cli.outcome import Misused, not_there_yet
+from fleet.cli.output import console
+from fleet.cli.steps import steps
 
 if TYPE_CHECKING:
     from fleet.ledger.cluster_config import ConfigEntry
@@ -136,6 +138,31 @@ def audit() -> None:
 def rebuild_ledger() -> None:
     """Rebuild the ledger from what runs on the nodes (not supported yet)."""
     raise not_there_yet("ctl rebuild-ledger")
+
+
+@app.command("replay-decisions")
+def replay_decisions(
+    ctx: typer.Context,
+    last: Annotated[int, typer.Option(min=1, help="How many, youngest first")] = 1000,
+    config: Config = None,
+) -> None:
+    """Decide stored decisions again on what they saw and list each that answers otherwise. Exits 1 when one does."""
+    from fleet.services.replaying import replay_last
+
+    output = shell_of(ctx).output
+    with _database(config) as database, steps(console(error=True)) as bars:
+        found = replay_last(database, last, progress=bars.count("decisions", last))
+    differing = [{"decision": key, "difference": text} for key, text in found.differing.items()]
+    figures = {"same": found.same, "not_kept": found.not_kept, "differing": differing}
+    if output.form == "json":
+        output.json(figures)
+    else:
+        output.listing(differing, ("decision", "difference"), title="differing")
+        output.say(
+            f"{found.same} answer the same, {len(differing)} otherwise; {found.not_kept} are past their retention"
+        )
+    if differing:
+        raise typer.Exit(1)
 
 
 @app.command("find-weighted-affinity")
