@@ -10,10 +10,11 @@ import pytest
 
 from fleet.model.body_problems import field_of
 from fleet.model.errors import InvalidRequest
-from fleet.model.request import InstanceRequest, parse_placement_request
+from fleet.model.request import InstanceRequest, Reason, parse_placement_request, parse_stored_request
 
 BASE: Final[Mapping[str, Any]] = {"cpus": 1, "memory_mb": 1}
 LABEL: Final = "must be 1 to 63 letters, digits, '.', '_' or '-', starting and ending with a letter or digit"
+REASONS: Final = "must be 'create', 'resize', 'migrate' or 'evacuate'"
 WITH_TAGS: Final = {"require_with_tag": ["a"]}
 RULE: Final = {"resource": "virtual_machine", "operator": "has", "tags": {"a": "b"}}
 
@@ -160,7 +161,9 @@ TABLE: Final[tuple[tuple[Mapping[str, Any], str, str], ...]] = (
         "placement_rules[0].any_of[1].tags",
         ("must be an object with at least one key, not an empty one"),
     ),
-    ({"reason": "because"}, "reason", "must be 'create', 'resize', 'migrate', 'evacuate' or 'fork'"),
+    ({"reason": "because"}, "reason", REASONS),
+    ({"reason": "fork"}, "reason", REASONS),
+    ({"reason": 1}, "reason", REASONS),
 )
 
 
@@ -180,6 +183,10 @@ def test_the_detail_tells_field_and_sentence_of_each_problem() -> None:
         parse_placement_request({"cpus": 0, "memory_mb": "1"})
 
     assert refused.value.detail == "cpus: 0 is below 1, the least; memory_mb: must be a whole number, not a text"
+
+
+def test_a_fork_is_read_where_one_was_stored() -> None:
+    assert parse_stored_request({**BASE, "reason": "fork"}).reason is Reason.FORK
 
 
 def test_all_problems_of_one_body_are_told_together() -> None:

@@ -57,6 +57,12 @@ class Reason(StrEnum):
     FORK = "fork"
 
 
+ASKED = tuple(str(one) for one in Reason if one is not Reason.FORK)
+"""The reasons that a body may give: a fork is asked for by its own verb, which makes the question itself."""
+
+_STORED = {"stored": True}
+
+
 def is_name(text: str) -> bool:
     """Return whether `text` may name an instance, node or namespace: 1-63 of letters, digits, `.`, `_`, `-`."""
     return _NAME.fullmatch(text) is not None
@@ -243,6 +249,14 @@ class PlacementRequest(InstanceRequest):
     instance: str | None = None
     destinations: list[str] | None = None
 
+    @field_validator("reason", mode="before")
+    @classmethod
+    def _can_be_asked(cls, value: Any, info: ValidationInfo) -> Any:
+        if value in ASKED or info.context == _STORED:
+            return value
+        first, last = ", ".join(f"'{name}'" for name in ASKED[:-1]), ASKED[-1]
+        raise ValueError(f"must be {first} or '{last}'")
+
     @classmethod
     def of(cls, request: InstanceRequest, namespace: str, **further: Any) -> PlacementRequest:
         """Return what is asked for an instance of `namespace`; `request` was judged, and is not judged again."""
@@ -255,7 +269,20 @@ def parse_placement_request(body: Any) -> PlacementRequest:
     Raises:
         InvalidRequest: with every problem of the body.
     """
+    return _parse(body)
+
+
+def parse_stored_request(body: Any) -> PlacementRequest:
+    """Return the request that a decision was stored with: any that a body may ask, or a fork.
+
+    Raises:
+        InvalidRequest: this version does not read it.
+    """
+    return _parse(body, _STORED)
+
+
+def _parse(body: Any, context: dict[str, bool] | None = None) -> PlacementRequest:
     try:
-        return PlacementRequest.model_validate(body)
+        return PlacementRequest.model_validate(body, context=context)
     except ValidationError as error:
         raise refusal_of(problems_of(error)) from None

@@ -9,7 +9,7 @@ from fleet.ledger.database import Database
 from fleet.ledger.decisions import DecisionRow, DecisionSummary
 from fleet.model.decision import Decision, Outcome
 from fleet.model.errors import FleetError, NotFound
-from fleet.model.request import parse_placement_request
+from fleet.model.request import parse_stored_request
 from fleet.placement.neighbour_record import read_neighbours
 from fleet.placement.pipeline import decide
 from fleet.placement.record import STORED_NODES_MAX, decode, decode_decision
@@ -65,7 +65,7 @@ def record(ctx: Context, row: DecisionRow) -> dict[str, Any]:
 def _refused_for(row: DecisionRow, seen: Snapshot) -> dict[str, Any]:
     """Return the figures of the first dropped nodes, each at its first failing stage, and the remedies."""
     try:
-        request = parse_placement_request(row.request)
+        request = parse_stored_request(row.request)
         decision = decide(request, seen, row.seed)
         found = remedies.of_refusal(request, seen, decision)
     except FleetError:
@@ -97,4 +97,4 @@ def saved_snapshot(db: Database, row: DecisionRow) -> Snapshot:
 
 def replay(db: Database, row: DecisionRow) -> Decision:
     """Decide again on the saved inputs: the same answer, bit for bit."""
-    return decide(parse_placement_request(row.request), saved_snapshot(db, row), row.seed)
+    return decide(parse_stored_request(row.request), saved_snapshot(db, row), row.seed)

@@ -20,7 +20,7 @@ from fleet.ledger.decisions import DecisionRow
 from fleet.ledger.events import EventView
 from fleet.model.decision import Decision
 from fleet.model.errors import FleetError
-from fleet.model.request import parse_placement_request
+from fleet.model.request import parse_stored_request
 from fleet.placement.audit import AuditEvent, is_forced, node_after, recorded_events, requested, schedule_events
 from fleet.placement.record import STORED_NODES_MAX, StoredDecision, decode_decision
 from fleet.services import decisions, placed_event, waiver
@@ -188,7 +188,7 @@ def _same(decision: Decision, stored: StoredDecision) -> bool:
 def _asked(row: DecisionRow) -> dict[str, Any]:
     """Return what is known of the inputs without the snapshot."""
     try:
-        request = parse_placement_request(row.request)
+        request = parse_stored_request(row.request)
     except FleetError:
         return {"request": dict(row.request)}
     return {**requested(request), "forced_candidates": is_forced(request), "metrics_age_seconds": None}
