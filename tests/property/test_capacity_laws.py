@@ -14,7 +14,7 @@ from fleet.model.gpu_inventory import choose
 from fleet.model.request import PlacementRequest
 from fleet.placement.ask import Ask
 from fleet.placement.columns import limit
-from fleet.placement.frame import Frame, ratios_of
+from fleet.placement.frame import Frame
 from fleet.placement.pipeline import decide
 from fleet.placement.snapshot import Snapshot
 from fleet.placement.stage import Filter, all_stages
@@ -140,6 +140,6 @@ def test_a_publish_and_a_snapshot_come_to_the_same_limits(metrics: dict[str, Any
     config = ClusterConfig()
 
     frame = Snapshot.from_json({"nodes": [{"name": "n1", "metrics": told}]}).frame
-    published = node_limits(measured_of(told, config), ratios_of(config), None).limits
+    published = node_limits(measured_of(told, config), config.ratios, None).limits
 
     assert frame.limits[:, 0].tolist() == [limit(value) for value in published.as_dict().values()]

@@ -163,8 +163,7 @@ def _next_state(state: NodeState, good_probes: int, healthy: bool | None) -> tup
 
 def _binds(node: RowMapping, sample: SampleIn, config: ClusterConfig, row: RowMapping | None) -> dict[str, Any]:
     metrics = sample.metrics
-    ratios = capacity.Ratios(config.cpu_overcommit_ratio, config.ram_overcommit_ratio, config.disk_overcommit_ratio)
-    computed = capacity.node_limits(measured_of(metrics, config), ratios, node["max_instances"])
+    computed = capacity.node_limits(measured_of(metrics, config), config.ratios, node["max_instances"])
     limits = computed.limits.as_dict()
     # A figure that is unknown in this sample keeps the limit it had, so it neither offers nor takes anything. Before
     # there was a limit, unknown foreign use is not zero: nothing is offered until a sample says what others use.

@@ -15,6 +15,7 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
+from fleet.model.capacity import Ratios
 from fleet.model.config_value import (
     UNLIMITED,
     ConfigError,
@@ -267,6 +268,11 @@ class ClusterConfig:
     node_ram_reservation_gb: Decimal = Decimal("2.0")
     node_cpu_reservation_threads: int = 2
     node_disk_reservation_gb: Decimal = Decimal("20.0")
+
+    @property
+    def ratios(self) -> Ratios:
+        """The overcommit ratios, as the formulas take them."""
+        return Ratios(self.cpu_overcommit_ratio, self.ram_overcommit_ratio, self.disk_overcommit_ratio)
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object], *, ignore_unknown: bool = False) -> ClusterConfig:

@@ -42,7 +42,7 @@ from fleet.placement.columns import (
     shown_milli,
     state_code,
 )
-from fleet.placement.frame import Frame, Sample, Traits, ratios_of
+from fleet.placement.frame import Frame, Sample, Traits
 from fleet.placement.gpus import GPU_FIELDS, inventory_form, read_inventory
 from fleet.placement.instances import EMPTY_TALLY, InstanceRecord, Tally, tally
 from fleet.placement.reader import Reader
@@ -236,7 +236,7 @@ def _computed(known: _Node, held: Tally, config: ClusterConfig) -> list[int]:
     published = figure("cpu_schedulable", known.metrics["cpu_schedulable"])
     schedulable = shown(int(sample.schedulable_fallback[0]) if published == UNKNOWN else published)
     measured = sample.measured(0, schedulable)
-    limits = node_limits(measured, ratios_of(config), known.max_instances).limits
+    limits = node_limits(measured, config.ratios, known.max_instances).limits
     pending = [held.pending_memory_mb, held.pending_disk_gb]
     demand = figure("expected_demand", held.demand)
     return [*map(limit, limits.as_dict().values()), *held.used.as_dict().values(), demand, *pending]

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from fleet.model.capacity import (
     Measured,
-    Ratios,
     floored_product,
     kept_memory_mb,
     ledger_headroom,
@@ -333,7 +332,7 @@ class Frame:
     def _live_limits(self, at: int) -> list[int]:
         measured = self.sample.measured(at, shown(self.schedulable[at]))
         most = shown(self.sample.column("max_instances")[at])
-        limits = node_limits(measured, ratios_of(self.config), most).limits
+        limits = node_limits(measured, self.config.ratios, most).limits
         return [UNLIMITED if value is None else value for value in limits.as_dict().values()]
 
     @cached_property
@@ -418,8 +417,3 @@ def row(matrix: Ints, at: int) -> Ints:
     """Return one column of the fleet, which is a row of the matrix."""
     column: Ints = matrix[at]
     return column
-
-
-def ratios_of(config: ClusterConfig) -> Ratios:
-    """Return the overcommit ratios of a configuration."""
-    return Ratios(config.cpu_overcommit_ratio, config.ram_overcommit_ratio, config.disk_overcommit_ratio)

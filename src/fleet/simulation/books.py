@@ -12,7 +12,6 @@ from fleet.model import capacity
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.figures import measured_of
 from fleet.model.resources import DIMENSIONS, Amounts, Limits
-from fleet.placement.frame import ratios_of
 from fleet.simulation.ledger import Charge
 from fleet.simulation.machines import Ground
 
@@ -25,7 +24,7 @@ class Books:
         self.limits: list[Limits] = []
         for ground in grounds:
             measured = measured_of(ground.sample(0), config)
-            limits = capacity.node_limits(measured, ratios_of(config), ground.machine.max_instances).limits
+            limits = capacity.node_limits(measured, config.ratios, ground.machine.max_instances).limits
             self.limits.append(limits)
         self.used = [Amounts()] * len(grounds)
         self.total = Amounts()

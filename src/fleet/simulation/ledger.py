@@ -18,7 +18,6 @@ from fleet.model.cluster_config import ClusterConfig
 from fleet.model.figures import measured_of
 from fleet.model.gpu_inventory import GpuAsk, GpuInventory, choose
 from fleet.model.resources import DIMENSIONS, Amounts, DimensionFigure, Limits
-from fleet.placement.frame import ratios_of
 from fleet.simulation.protocol import CLUSTER_HOLD_US, HOLD_US, PUBLISH_HOLD_US, RELEASE_HOLD_US
 
 AdmitOutcome = Admitted | Refused | Busy
@@ -65,7 +64,7 @@ class Ledger:
     def __init__(self, inventories: Sequence[GpuInventory], config: ClusterConfig) -> None:
         """Start with unsized rows; the first `publish` of each node gives it its limits."""
         self._config = config
-        self._ratios = ratios_of(config)
+        self._ratios = config.ratios
         self._target_milli = capacity.to_milli(config.scheduler_target_load)
         self.rows = [Row(Limits(0, 0, 0), gpus, {}) for gpus in inventories]
         self.log: list[int] = []
