@@ -55,13 +55,10 @@ def configured(frame: Frame, **settings: Any) -> Frame:
 
 def labelled(frame: Frame, at: int, key: str, value: str) -> Frame:
     """The node has one label more, or another value for it."""
-    roster = copy.copy(frame.roster)
-    traits = list(roster.traits)
-    traits[at] = replace(traits[at], labels={**traits[at].labels, key: value})
-    roster.traits = tuple(traits)
-    roster._labelled = {}  # noqa: SLF001 - a roster of its own, whose labels are read anew
+    roster = frame.roster
+    traits = replace(roster.traits[at], labels={**roster.traits[at].labels, key: value})
     twin = copy.copy(frame)
-    twin.roster = roster
+    twin.roster = roster.redeclared({at: (roster.node_ids[at], traits)})
     return twin
 
 
