@@ -103,6 +103,20 @@ def test_equal_nodes_hold_back_what_the_product_holds_back() -> None:
     assert (machines[0].reserved_cpus, machines[0].gpus, machines[0].gpu_model) == (2, 2, "T4")
 
 
+def test_a_small_machine_keeps_at_most_half_of_its_memory_for_the_host(tmp_path: Path) -> None:
+    described = tmp_path / "nodes.yaml"
+    described.write_text(
+        "nodes: [{name: a, cpu_threads: 4, memory_mb: 2048, disk_gb: 10}, "
+        "{name: b, cpu_threads: 4, memory_mb: 8192, disk_gb: 10, disk_reservation_gb: 0.5}]\n"
+    )
+
+    drawn = read(asked(nodes="1", node_shape="4x2048x10")).machines
+    small, large = read(asked(nodes=str(described))).machines
+
+    assert [one.reserved_memory_mb for one in (*drawn, small, large)] == [1024, 1024, 2048]
+    assert (small.reserved_disk_gb, large.reserved_disk_gb) == (20, 1)
+
+
 def test_a_trace_has_size_classes_by_gpus_else_by_cpus() -> None:
     assert [size_class(*pair) for pair in ((1, 0), (5, 0), (64, 0), (65, 0), (8, 1), (8, 8))] == [
         *("1-4 CPUs", "5-16 CPUs", "17-64 CPUs", "65 CPUs and more", "1 GPU", "8 GPUs")

@@ -6,6 +6,7 @@ Promise: everything random is drawn from the seed by the simulation's own draws;
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ import yaml
 from fleet.cli.openb import TraceNode, TraceTask, read_nodes, read_tasks
 from fleet.cli.outcome import Misused
 from fleet.measure.simulated_node import read_nodes as read_described_nodes
+from fleet.model.capacity import memory_reserved_mb
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.config_value import ConfigError
 from fleet.simulation.chance import Chance
@@ -30,6 +32,7 @@ RATE: Final = 2.0
 TRACE_RATE: Final = 10.0
 SPEED: Final = 1000
 DURATION_S: Final = 3600
+DEFAULTS: Final = ClusterConfig()
 
 _SHAPE: Final = re.compile(r"(\d{1,9})x(\d{1,12})x(\d{1,12})(?:\+(\d{1,4})(?::([^,=+]+))?)?", re.ASCII)
 _SHAPE_FORM: Final = "vCPUs x MiB x GiB, with GPUs and their kinds after a plus: 4x8192x40 or 16x65536x200+2:A100|H100"
@@ -141,7 +144,7 @@ class Inputs:
     def shown(self) -> dict[str, Any]:
         """Return the inputs as the report shows them: words and numbers, no paths."""
         asked = self.asked
-        defaults = ClusterConfig().to_mapping()
+        defaults = DEFAULTS.to_mapping()
         return {
             "nodes": len(self.machines),
             "gpus": sum(machine.gpus for machine in self.machines),
@@ -242,9 +245,8 @@ def read_mix(text: str) -> Mix:
 
 def _mix_of_file(path: Path) -> Mix:
     try:
-        text = path.read_text(encoding="utf-8")
-        content = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (OSError, ValueError, yaml.YAMLError) as fault:
+        content = read_plain(path.read_text(encoding="utf-8"), json_form=path.suffix == ".json")
+    except (OSError, ValueError) as fault:
         raise Misused(f"--mix {path}: cannot be read: {fault}") from None
     listed = content.get("shapes") if isinstance(content, dict) else content
     if not isinstance(listed, list) or not listed:
@@ -303,8 +305,8 @@ def _machines(asked: Asked) -> list[Machine]:
             node.disk_gb,
             sleepy_pool=node.sleepy_pool,
             reserved_cpus=node.cpu_reservation_threads,
-            reserved_memory_mb=int(node.ram_reservation_gb * 1024),
-            reserved_disk_gb=-(-int(node.disk_reservation_gb * 1000) // 1000),
+            reserved_memory_mb=memory_reserved_mb(node.ram_reservation_gb, node.memory_mb).value,
+            reserved_disk_gb=math.ceil(node.disk_reservation_gb),
             max_instances=node.max_instances,
         )
         for node in described
@@ -313,7 +315,12 @@ def _machines(asked: Asked) -> list[Machine]:
 
 def _reserving(machine: Machine) -> Machine:
     """Return a machine that holds back what the product holds back by default."""
-    return replace(machine, reserved_cpus=2, reserved_memory_mb=2048, reserved_disk_gb=20)
+    return replace(
+        machine,
+        reserved_cpus=DEFAULTS.node_cpu_reservation_threads,
+        reserved_memory_mb=memory_reserved_mb(DEFAULTS.node_ram_reservation_gb, machine.memory_mb).value,
+        reserved_disk_gb=math.ceil(DEFAULTS.node_disk_reservation_gb),
+    )
 
 
 def _config(settings: Mapping[str, str]) -> ClusterConfig:
