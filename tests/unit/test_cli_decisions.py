@@ -60,7 +60,7 @@ def test_remedies_stand_below_the_sentence_the_smallest_first(shown: Any) -> Non
         "What would help:",
         "  Ask for 1 vCPUs instead of 2: then n1 fits.",
         "  Wait until n1 has 1 vCPUs more: then n1 fits.",
-        "  Register a node with room for at least 2 vCPUs, 1024 MiB of memory, 10 GiB of disk.",
+        "  Register a node with room for at least 2 vCPUs, 1024 MiB of memory, 10 GiB of disk. (an operator can)",
     ]
 
 

@@ -7,9 +7,11 @@ import threading
 import pytest
 
 from fleet.placement.counterfactuals import Remedy
+from fleet.placement.relaxations import By
 from fleet.services.remedies import REST, Allowance
 
-FOUND = (Remedy(({"field": "cpus", "from": 2, "to": 1},), "Ask for 1 vCPUs instead of 2: then n1 fits.", "n1", 1),)
+CHANGE = {"field": "cpus", "from": 2, "to": 1}
+FOUND = (Remedy((CHANGE,), "Ask for 1 vCPUs instead of 2: then n1 fits.", "n1", 1, By.CALLER),)
 
 
 class Clock:

@@ -129,7 +129,12 @@ TABLE: Final[tuple[tuple[Mapping[str, Any], str, str], ...]] = (
     ),
     ({"affinity": {"db": True}}, "affinity.db", "the weight of 'db' must be a whole number, not true"),
     ({"affinity": {"db": None}}, "affinity.db", "the weight of 'db' must be a whole number, not null"),
-    ({"affinity": {"db": [1]}}, "affinity.db", "the weight of 'db' must be a whole number, not a list"),
+    (
+        {"affinity": {"db": [1]}},
+        "affinity.db",
+        "the weight of 'db' must be a whole number, not a list; lists are called require_with_tag, "
+        "require_without_tag, prefer_with_tag, prefer_without_tag",
+    ),
     ({"affinity": {"db": math.inf}}, "affinity.db", "the weight of 'db' must be a whole number, not inf"),
     ({"affinity": {"db": math.nan}}, "affinity.db", "the weight of 'db' must be a whole number, not nan"),
     ({"affinity": {"db": 1.5}}, "affinity.db", "the weight of 'db' must be a whole number, not 1.5"),

@@ -43,6 +43,7 @@ class RemedyAnswer(BaseModel):
     text: str
     node: str | None
     nodes: int
+    by: str = Field(description="Who can make it: caller, operator or time")
 
 
 class Problem(BaseModel):

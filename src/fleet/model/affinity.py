@@ -180,7 +180,9 @@ def _weighted(value: Mapping[str, Any], path: str, findings: Findings) -> tuple[
     for name, weight in value.items():
         place = f"{path}.{step(name)}"
         if not isinstance(weight, int) or isinstance(weight, bool):
-            findings.add(place, f"the weight of {shown(name)} must be a whole number, not {kind_of(weight)}")
+            problem = f"the weight of {shown(name)} must be a whole number, not {kind_of(weight)}"
+            hint = f"; lists are called {', '.join(RESERVED)}" if isinstance(weight, list | tuple) else ""
+            findings.add(place, problem + hint)
             continue
         if abs(weight) > WEIGHT_MAX:
             findings.add(place, f"the weight of {shown(name)} is too large; only its sign counts, write 1 or -1")

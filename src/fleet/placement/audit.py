@@ -37,7 +37,7 @@ LOWEST_LOAD: Final = "schedule have lowest cpu load"
 FINAL: Final = "schedule final candidates"
 FAILED: Final[Mapping[str, str]] = {
     "affinity_unsatisfiable": "schedule failed, affinity unsatisfiable",
-    "affinity_unsatisfied": "schedule failed, affinity unsatisfiable",
+    "affinity_unsatisfied": "schedule failed, affinity unsatisfied",
     "node_not_found": "schedule failed, node not found",
     "out_of_capacity": "schedule failed, insufficient resources",
 }

@@ -99,13 +99,27 @@ def _of_stage(emptied: NamedStage, trail: Trail) -> Cause:
     if stage.refusal != OUT_OF_CAPACITY and emptied.name != "labels":
         return Cause(stage.refusal, emptied.name, told=_without_labels(emptied, trail))
     if not stage.capacity:
-        return Cause(OUT_OF_CAPACITY, emptied.name)
+        return Cause(OUT_OF_CAPACITY, emptied.name, told=_largest_instance(emptied, trail))
     ask, frame = trail.ask, trail.frame
     among = trail.refused_on_capacity()
     largest = largest_limits(ask, frame, among) if exceeds_every_limit(ask, frame, among) else ""
     if not largest and emptied.name == "gpu":
         largest = _most_gpus(ask, frame, among)
-    return Cause(OUT_OF_CAPACITY, emptied.name, transient=not largest, told=largest)
+    told = largest or (_most_free_gpus(ask, frame, among) if emptied.name == "gpu" else "")
+    return Cause(OUT_OF_CAPACITY, emptied.name, transient=not largest, told=told)
+
+
+def _largest_instance(emptied: NamedStage, trail: Trail) -> str:
+    """Return the most vCPUs that one instance may have, where that is what left nobody."""
+    if emptied.name != "cpu_max_per_instance":
+        return ""
+    before = trail.steps_by_name()[emptied.name].before
+    column = np.where(before, trail.frame.sample.column("cpu_max_per_instance"), -1)
+    most = int(column.max())
+    if most < 0:
+        return ""
+    owner = min(trail.frame.roster.names[at] for at in np.flatnonzero(column == most))
+    return f"{trail.ask.amounts.cpus} vCPUs exceed the most that one instance may have, {most} ({owner})"
 
 
 def _without_labels(emptied: NamedStage, trail: Trail) -> str:
@@ -132,6 +146,14 @@ def _most_gpus(ask: Ask, frame: Frame, among: Mask) -> str:
     left = LEFT if bool((frame.gpus.owned(ask.gpus) > most).any()) else ""
     holder = f"the most on one node is {most} ({owner})" if most else "no node has any of that kind"
     return f"{_gpus_asked(ask.gpus)}; {holder}{left}"
+
+
+def _most_free_gpus(ask: Ask, frame: Frame, among: Mask) -> str:
+    """Return how many of what is asked the best of the nodes has free."""
+    free = np.where(among, frame.gpus.free(ask.gpus), -1)
+    most = int(free.max())
+    owner = min(frame.roster.names[at] for at in np.flatnonzero(free == most))
+    return f"{_gpus_asked(ask.gpus)}; the most free on one node is {most}{f' ({owner})' if most else ''}"
 
 
 def _of_pin(emptied: NamedStage, trail: Trail) -> Cause:

@@ -24,7 +24,7 @@ from fleet.model.request import PlacementRequest
 from fleet.placement import explanation, what_if
 from fleet.placement.columns import Mask
 from fleet.placement.pipeline import decide_on
-from fleet.placement.relaxations import Case, Edit, Kind, Relaxation, Verdicts
+from fleet.placement.relaxations import By, Case, Edit, Kind, Relaxation, Verdicts
 from fleet.placement.remedial import operations, waiting
 from fleet.placement.snapshot import Snapshot
 from fleet.placement.wishes import wishes
@@ -46,16 +46,18 @@ LAST: Final = frozenset({Kind.WAIT, Kind.REGISTER})
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A change that helps. `node` would be first of the `nodes` that then fit; None: the new one."""
+    """A change that helps, and who can make it. `node` is first of the `nodes` that then fit; None: the new one."""
 
     change: tuple[Mapping[str, Any], ...]
     text: str
     node: str | None
     nodes: int
+    by: By
 
     def as_dict(self) -> dict[str, Any]:
         """Return the public form."""
-        return {"change": [dict(one) for one in self.change], "text": self.text, "node": self.node, "nodes": self.nodes}
+        change = [dict(one) for one in self.change]
+        return {"change": change, "text": self.text, "node": self.node, "nodes": self.nodes, "by": str(self.by)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,8 @@ class _Search:
                 return None
         names = decision.evidence.names
         first, count = names[int(decision.ranked_indices[0])], len(decision.ranked_indices)
-        return Remedy(edit.change, _sentence(edit.words, first, count), first, count)
+        by = max((one.kind for one in candidate.relaxations)).by
+        return Remedy(edit.change, _sentence(edit.words, first, count), first, count, by)
 
     def _edited(self, candidate: _Candidate) -> Edit:
         """Make the changes one after the other."""
@@ -199,7 +202,7 @@ class _Search:
         asked |= {"labels": labels, "own_labels": own, "region": request.region, "arch": request.arch}
         asked["sleepy_pool"] = record.sleepy_pool
         shape |= {name: value for name, value in asked.items() if value}
-        return [Remedy(({"action": "register", "shape": shape},), _node_sentence(shape), None, 1)]
+        return [Remedy(({"action": "register", "shape": shape},), _node_sentence(shape), None, 1, Kind.REGISTER.by)]
 
     def _decide(self, case: Case) -> Decision | None:
         """Decide on a case; None when the bound is reached."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +26,14 @@ from fleet.placement.trail import Step
 NAMES_SHOWN_MAX: Final = 3
 UNKNOWN_NAME: Final = "an unknown name"
 """The stage, so to say, of a destination that no node is called."""
+
+
+class By(StrEnum):
+    """Who makes a change: whoever asked, an operator of the fleet, or time alone."""
+
+    CALLER = "caller"
+    OPERATOR = "operator"
+    TIME = "time"
 
 
 class Kind(IntEnum):
@@ -58,6 +66,13 @@ class Kind(IntEnum):
     SETTING = 21
     WAIT = 22
     REGISTER = 23
+
+    @property
+    def by(self) -> By:
+        """Who can make such a change."""
+        if self is Kind.WAIT:
+            return By.TIME
+        return By.OPERATOR if self >= Kind.UNCORDON else By.CALLER
 
 
 @dataclass(frozen=True, slots=True)

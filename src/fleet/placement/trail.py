@@ -15,7 +15,7 @@ from fleet.placement import explanation
 from fleet.placement.ask import Ask
 from fleet.placement.columns import Mask
 from fleet.placement.frame import Frame
-from fleet.placement.stage import Drops, Filter, NamedStage, Ordering, Reason
+from fleet.placement.stage import Drops, Filter, NamedStage, Ordering, Reason, all_stages
 
 
 @dataclass(slots=True)
@@ -147,7 +147,7 @@ class Trail:
 
     def warnings(self) -> tuple[str, ...]:
         """Return what the stages want whoever asks to know, whatever the answer."""
-        filters = [step.stage.stage for step in self.steps if isinstance(step.stage.stage, Filter)]
+        filters = [item.stage for item in all_stages() if isinstance(item.stage, Filter)]
         return tuple(sentence for stage in filters for sentence in stage.warnings(self.ask, self.frame))
 
     def overridden(self) -> tuple[str, ...]:

@@ -190,7 +190,8 @@ def tell_remedies(output: Output, decision: Mapping[str, Any]) -> None:
 def remedy_lines(document: Mapping[str, Any]) -> list[str]:
     """Return the remedies of a refusal as sentences; an answer of another version may have none."""
     found = document.get("remedies") or []
-    return [str(one["text"]) for one in found if isinstance(one, Mapping) and "text" in one]
+    told = [one for one in found if isinstance(one, Mapping) and "text" in one]
+    return [f"{one['text']}{' (an operator can)' if one.get('by') == 'operator' else ''}" for one in told]
 
 
 def _dropped(decision: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -53,8 +53,10 @@ def figures(ask: Ask, frame: Frame, at: int) -> Figures:
 def warnings(ask: Ask, frame: Frame) -> Sequence[str]:
     """Warn of a kind that is a part of several models' names: whoever asks may get a card that was not meant."""
     asked = ask.gpus
-    if not asked.count or not asked.kind:
+    if not asked.kind:
         return ()
+    if not asked.count:
+        return (f"gpu_kind {asked.kind!r} asks for nothing without gpus",)
     others = ambiguous_kind(asked.kind, sorted(frame.gpus.kinds()))
     return (f"gpu_kind {asked.kind!r} also matches {', '.join(others)}",) if others else ()
 
