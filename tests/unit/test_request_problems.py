@@ -132,8 +132,10 @@ TABLE: Final[tuple[tuple[Mapping[str, Any], str, str], ...]] = (
     (
         {"affinity": {"db": [1]}},
         "affinity.db",
-        "the weight of 'db' must be a whole number, not a list; lists are called require_with_tag, "
-        "require_without_tag, prefer_with_tag, prefer_without_tag",
+        (
+            "the weight of 'db' must be a whole number, not a list; lists are called require_with_tag, "
+            "require_without_tag, prefer_with_tag, prefer_without_tag"
+        ),
     ),
     ({"affinity": {"db": math.inf}}, "affinity.db", "the weight of 'db' must be a whole number, not inf"),
     ({"affinity": {"db": math.nan}}, "affinity.db", "the weight of 'db' must be a whole number, not nan"),

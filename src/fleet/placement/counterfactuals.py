@@ -150,7 +150,7 @@ class _Search:
                 return None
         names = decision.evidence.names
         first, count = names[int(decision.ranked_indices[0])], len(decision.ranked_indices)
-        by = max((one.kind for one in candidate.relaxations)).by
+        by = max(one.kind for one in candidate.relaxations).by
         return Remedy(edit.change, _sentence(edit.words, first, count), first, count, by)
 
     def _edited(self, candidate: _Candidate) -> Edit:
