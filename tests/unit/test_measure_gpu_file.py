@@ -11,7 +11,8 @@ from fleet.cli.commands.node import _of_this_machine
 from fleet.config import load_settings
 from fleet.measure import GpuReading, declared_gpus, read_gpu_file
 from fleet.model.config_value import ConfigError
-from fleet.model.gpu_report import ReportedUnit, Unit
+from fleet.model.gpu_report import PROFILE_UNITS_MAX, PROFILES_MAX, UNITS_MAX, ReportedUnit, Unit
+from fleet.services.nodes import NodeFields
 
 DECLARED = """\
 gpu_kind: A100
@@ -158,3 +159,27 @@ def test_a_first_registration_takes_kind_and_counts_from_the_file_and_the_kind_r
     assert (body["gpu_kind"], body["gpu_count"], body["mig_profiles"]) == ("A100", 2, {"1g.10gb": 7})
     assert named["gpu_kind"] == "a100"
     assert "gpu_count" not in _of_this_machine(load_settings(a_file(tmp_path, "NODE_NAME=n1\n", "plain"), {}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "gpu_kind: Ångström",
+        f"gpu_kind: {'a' * 64}",
+        f"gpu_count: {UNITS_MAX + 1}",
+        f"mig_profiles: {{1g.5gb: {PROFILE_UNITS_MAX + 1}}}",
+        "mig_profiles: {" + ", ".join(f"1g.{at}gb: 1" for at in range(PROFILES_MAX + 1)) + "}",
+    ],
+)
+def test_what_no_registration_takes_is_refused_in_the_file(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError):
+        read_gpu_file(a_file(tmp_path, text))
+
+
+def test_the_largest_declaration_is_taken_by_a_registration(tmp_path: Path) -> None:
+    profiles = ", ".join(f"1g.{at}gb: {PROFILE_UNITS_MAX}" for at in range(PROFILES_MAX))
+    text = f"gpu_kind: {'a' * 63}\ngpu_count: {UNITS_MAX}\nmig_profiles: {{{profiles}}}"
+
+    declared = read_gpu_file(a_file(tmp_path, text)).registration()
+
+    assert NodeFields.model_validate(declared).given() == declared

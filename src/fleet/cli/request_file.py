@@ -7,14 +7,13 @@ Everything wrong with a file is told together, each fault with its path in the f
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from fleet.cli.outcome import Misused
+from fleet.config.plain_file import read_plain
 
 _SIZE: Final = re.compile(r"(\d{1,15}(?:\.\d{1,6})?) ?([MGT])(?:i?B)?", re.ASCII | re.IGNORECASE)
 _MIB: Final = {"M": 1, "G": 1024, "T": 1024**2}
@@ -51,13 +50,11 @@ def read_request(path: Path) -> dict[str, Any]:
         Misused: the file cannot be read, or has faults; the message has a line for each.
     """
     try:
-        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Unique)  # noqa: S506 - a SafeLoader
+        document = read_plain(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeError) as error:
         raise Misused(f"{path} cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        raise Misused(f"{path} is not one YAML document: {' '.join(str(error).split())}") from None
-    except RecursionError:
-        raise Misused(f"{path} is nested too deeply") from None
+    except ValueError as error:
+        raise Misused(f"{path} {error}") from None
     body, faults = to_body(document)
     if faults:
         raise Misused(f"{path} has faults:\n" + "\n".join(f"  {fault}" for fault in faults))
@@ -125,20 +122,3 @@ def _size(value: Any, read: Callable[[str], int], field: str, faults: list[str],
         keep(read(value))
     except ValueError as fault:
         faults.append(f"{field}: {fault}")
-
-
-class _Unique(yaml.SafeLoader):
-    """A safe loader for which a key that stands twice is a fault, not a choice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """Build a map; every key once."""
-        seen: set[Any] = set()
-        for key_node, _value in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, Hashable) and key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands twice", key_node.start_mark
-                )
-            if isinstance(key, Hashable):
-                seen.add(key)
-        return super().construct_mapping(node, deep=deep)

@@ -5,7 +5,6 @@ Promise: everything random is drawn from the seed by the simulation's own draws;
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -13,10 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from fleet.cli.openb import TraceNode, TraceTask, read_nodes, read_tasks
 from fleet.cli.outcome import Misused
+from fleet.config.plain_file import read_plain
 from fleet.measure.simulated_node import read_nodes as read_described_nodes
 from fleet.model.capacity import memory_reserved_mb
 from fleet.model.cluster_config import ClusterConfig

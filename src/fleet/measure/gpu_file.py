@@ -17,19 +17,17 @@ Promise: what is accepted here is accepted by the ledger, and no card is offered
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-import yaml
-
+from fleet.config.plain_file import read_plain
 from fleet.measure.facts import GpuReading
 from fleet.model.config_value import ConfigError, ConfigProblem, nearest_name, shown
-from fleet.model.gpu import parse_kind, parse_profile
-from fleet.model.gpu_report import UNITS_MAX, ReportedUnit, Unit, unit_problem
+from fleet.model.gpu import parse_declared_kind, parse_profile
+from fleet.model.gpu_report import PROFILE_UNITS_MAX, PROFILES_MAX, UNITS_MAX, ReportedUnit, Unit, unit_problem
 
 BYTES_MAX: Final = 1024**2
 AMOUNT_MAX: Final = 2**40
@@ -85,7 +83,7 @@ def read_gpu_file(path: Path) -> DeclaredGpus:
         with path.open("rb") as file:
             content = file.read(BYTES_MAX + 1)
         document = _parsed(content, json_form=path.suffix == ".json")
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as fault:
+    except (OSError, ValueError) as fault:
         reason = f"cannot be read: {' '.join(str(fault).split())}"
         raise ConfigError([ConfigProblem(key="file", where=str(path), reason=reason)]) from None
     return declared_gpus({} if document is None else document, where=str(path))
@@ -119,8 +117,10 @@ class _Reader:
         self._whole_or_cut(gpus, slices)
         listed = document.get("gpus") is not None or document.get("mig_instances") is not None
         return DeclaredGpus(
-            gpu_kind=self._read("gpu_kind", document.get("gpu_kind", ""), parse_kind) or "",
-            gpu_count=self._count("gpu_count", document["gpu_count"], low=0) if "gpu_count" in document else None,
+            gpu_kind=self._read("gpu_kind", document.get("gpu_kind", ""), parse_declared_kind) or "",
+            gpu_count=self._count("gpu_count", document["gpu_count"], 0, UNITS_MAX)
+            if "gpu_count" in document
+            else None,
             mig_profiles=self._profiles(document.get("mig_profiles")),
             reading=GpuReading(gpus=tuple(gpus.values()), mig_instances=tuple(slices.values())) if listed else None,
         )
@@ -188,10 +188,13 @@ class _Reader:
         if not isinstance(counts, Mapping):
             self._wrong("mig_profiles", f"{_given(counts)} is refused; accepted: a mapping like {{1g.10gb: 7}}")
             return {}
+        if len(counts) > PROFILES_MAX:
+            self._wrong("mig_profiles", f"lists {len(counts)}; accepted: at most {PROFILES_MAX}")
+            return {}
         found: dict[str, int] = {}
         for name, value in counts.items():
             path = f"mig_profiles.{name}"
-            profile, count = self._read(path, name, parse_profile), self._count(path, value, low=1)
+            profile, count = self._read(path, name, parse_profile), self._count(path, value, 1, PROFILE_UNITS_MAX)
             if profile in found:
                 self._wrong(path, "stands twice: letter case does not count")
             elif profile == "":
@@ -200,10 +203,10 @@ class _Reader:
                 found[profile] = count
         return found
 
-    def _count(self, path: str, value: object, *, low: int) -> int | None:
-        if isinstance(value, int) and _is(value, int) and value >= low:
+    def _count(self, path: str, value: object, low: int, high: int) -> int | None:
+        if isinstance(value, int) and _is(value, int) and low <= value <= high:
             return value
-        self._wrong(path, f"{_given(value)} is refused; accepted: a whole number from {low} to {AMOUNT_MAX}")
+        self._wrong(path, f"{_given(value)} is refused; accepted: a whole number from {low} to {high}")
         return None
 
     def _read(self, path: str, value: object, parse: Callable[[str], str]) -> str | None:
@@ -251,33 +254,6 @@ def _is(value: object, wanted: type) -> bool:
 
 
 def _parsed(content: bytes, *, json_form: bool) -> object:
-    """The document; a key that stands twice is a fault, and not the later one's advantage."""
     if len(content) > BYTES_MAX:
         raise ValueError(f"is larger than {BYTES_MAX} bytes")
-    text = content.decode()
-    if json_form:
-        return json.loads(text, object_pairs_hook=_unique)
-    return yaml.load(text, Loader=_Unique)  # noqa: S506 - a SafeLoader
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for name, value in pairs:
-        if name in found:
-            raise ValueError(f"the key {shown(name)} stands twice")
-        found[name] = value
-    return found
-
-
-class _Unique(yaml.SafeLoader):
-    """YAML's safe loader that refuses a key that stands twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002
-        seen: set[object] = set()
-        for key, _ in node.value:
-            if key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {shown(str(key.value))} stands twice", key.start_mark
-                )
-            seen.add(key.value if isinstance(key.value, str) else id(key))
-        return super().construct_mapping(node, deep=deep)
+    return read_plain(content.decode(), json_form=json_form)

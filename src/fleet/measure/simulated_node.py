@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
+from fleet.config.plain_file import read_plain
 from fleet.measure.facts import Reservations
 from fleet.measure.gpu_file import NOTHING_DECLARED, DeclaredGpus, declared_gpus
 from fleet.model.config_value import ConfigError, ConfigProblem, nearest_name, shown
@@ -71,9 +69,8 @@ class SimulatedNode:
 def read_nodes(path: Path) -> list[SimulatedNode]:
     """The nodes of a file; ConfigError with every problem in it."""
     try:
-        text = path.read_text(encoding="utf-8")
-        content = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (OSError, ValueError, yaml.YAMLError) as fault:
+        content = read_plain(path.read_text(encoding="utf-8"), json_form=path.suffix == ".json")
+    except (OSError, ValueError) as fault:
         raise ConfigError([ConfigProblem(key="file", where=str(path), reason=f"cannot be read: {fault}")]) from None
     listed = content.get("nodes") if isinstance(content, dict) else content
     if not isinstance(listed, list):

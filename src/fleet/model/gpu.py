@@ -27,6 +27,9 @@ KINDS_WITHOUT_MIG: Final = (
 KINDS_WITH_MIG: Final = ("rtx pro 6000", "rtx pro 5000", "nvl4")
 """Parts of names of cards that can be cut, although a part of them stands in `KINDS_WITHOUT_MIG`."""
 
+DECLARED_KIND_CHARACTERS_MAX: Final = 63
+
+DECLARED_KIND: Final = r"^[A-Za-z0-9 ._/-]*$"
 _PROFILE: Final = re.compile(r"[1-7]g\.[0-9]{1,4}gb(?:\+me)?", re.ASCII)
 
 
@@ -52,6 +55,21 @@ def parse_kind(text: str) -> str:
     if len(kind) > GPU_KIND_CHARACTERS_MAX or not kind.isprintable():
         raise ValueError(
             f"must be a card's name or a part of it, at most {GPU_KIND_CHARACTERS_MAX} printable characters"
+        )
+    return kind
+
+
+def parse_declared_kind(text: str) -> str:
+    """Return the kind of GPU that an operator declares of a node: one word of it stands for all its counted cards.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    kind = text.strip()
+    if len(kind) > DECLARED_KIND_CHARACTERS_MAX or not re.fullmatch(DECLARED_KIND, kind):
+        raise ValueError(
+            f"{shown(text)} is no kind of GPU; write at most {DECLARED_KIND_CHARACTERS_MAX} letters, digits, spaces, "
+            "'.', '_', '/' or '-'"
         )
     return kind
 

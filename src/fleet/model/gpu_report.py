@@ -24,6 +24,9 @@ UNITS_MAX: Final = 1024
 PROFILE_UNITS_MAX: Final = 7 * UNITS_MAX
 """Slices of one profile that a node may declare: each card cut into the most there are."""
 
+PROFILES_MAX: Final = 64
+"""Profiles that a node may declare."""
+
 BACKENDS_WITH_GPUS: Final = ("libvirt", "qemu", "simulated")
 """Hypervisors that hand GPUs over to instances."""
 

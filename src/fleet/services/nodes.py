@@ -21,7 +21,8 @@ from fleet.model.arch import parse_arch
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.errors import InvalidRequest, NodeNotFound, NotFound
 from fleet.model.figures import FIGURE_MAX
-from fleet.model.gpu_report import PROFILE_UNITS_MAX, UNITS_MAX, profile_counts
+from fleet.model.gpu import DECLARED_KIND, DECLARED_KIND_CHARACTERS_MAX
+from fleet.model.gpu_report import PROFILE_UNITS_MAX, PROFILES_MAX, UNITS_MAX, profile_counts
 from fleet.model.labels import LABEL_SYNTAX, LABELS_MAX, is_label
 from fleet.model.node import Scheduling
 from fleet.model.request import Name
@@ -59,9 +60,11 @@ class NodeFields(BaseModel):
     backend: Annotated[str, Field(max_length=16)] = ""
     sleepy_pool: bool = False
     max_instances: Annotated[int, Field(ge=0, le=INSTANCES_MAX)] | None = None
-    gpu_kind: Annotated[str, Field(max_length=63, pattern=r"^[A-Za-z0-9 ._/-]*$")] = ""
+    gpu_kind: Annotated[str, Field(max_length=DECLARED_KIND_CHARACTERS_MAX, pattern=DECLARED_KIND)] = ""
     gpu_count: Annotated[int, Field(ge=0, le=UNITS_MAX)] = 0
-    mig_profiles: dict[str, Annotated[int, Field(le=PROFILE_UNITS_MAX)]] = Field(default_factory=dict, max_length=64)
+    mig_profiles: dict[str, Annotated[int, Field(le=PROFILE_UNITS_MAX)]] = Field(
+        default_factory=dict, max_length=PROFILES_MAX
+    )
 
     @field_validator("labels")
     @classmethod
