@@ -217,6 +217,8 @@ FAULTY: tuple[tuple[str, Sequence[str]], ...] = (
     ("a: [", ["YAML"]),
     ("--- {}\n--- {}", ["one YAML document"]),
     ("!!python/object/apply:os.system [ls]", ["YAML"]),
+    ("name: !!timestamp soon", ["cannot be read"]),
+    (f"cpus: {'1' * 5000}", ["cannot be read"]),
 )
 
 

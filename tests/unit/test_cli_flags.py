@@ -7,7 +7,8 @@ from typing import Any, Final, get_args
 
 import pytest
 
-from fleet.cli.commands.asking import LATER, Asked
+from fleet.cli.commands.asking import LATER, Asked, _document
+from fleet.cli.outcome import Misused
 from fleet.model.errors import NotSupported
 from fleet.model.request import InstanceRequest
 from fleet.services.supported import refuse_unsupported
@@ -43,3 +44,9 @@ def test_the_help_of_a_flag_says_that_it_is_not_supported_yet_when_it_is_refused
     option = next(item for item in get_args(hints[flag]) if hasattr(item, "help"))
 
     assert option.help.endswith(LATER) == is_refused(ASKED[flag])
+
+
+@pytest.mark.parametrize("text", ['[{"tags": {"a": "b"}, "tags": {"c": "d"}}]', "[" * 100_000, '{"a": NaN}', "{"])
+def test_rules_that_nobody_could_mean_are_misuse_of_the_flag(text: str) -> None:
+    with pytest.raises(Misused, match="--rules: it is not JSON"):
+        _document(text, "--rules")

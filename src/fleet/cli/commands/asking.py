@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -16,6 +15,7 @@ from fleet.cli.outcome import Misused
 from fleet.cli.output import Output
 from fleet.cli.request_file import read_request, size_gib, size_mib
 from fleet.cli.session import Shell
+from fleet.config.plain_file import read_plain
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -247,6 +247,6 @@ def _document(given: str | None, flag: str) -> Any:
         except (OSError, UnicodeError, ValueError) as error:
             raise Misused(f"{flag}: {given!r} is neither JSON nor a file that can be read: {error}") from None
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Misused(f"{flag}: {source} is not JSON: {error}") from None
+        return read_plain(text, json_form=True)
+    except ValueError as error:
+        raise Misused(f"{flag}: {source} is not JSON, or not plain: {error}") from None
