@@ -62,9 +62,9 @@ def test_a_decision_for_gpus_sees_what_others_bound_and_one_without_does_not_ask
     asked: list[int] = []
     read = rows.gpus_changed
 
-    def noted(db: Database, cursor: int, overlap_us: int) -> rows.GpuChanges:
-        asked.append(overlap_us)
-        return read(db, cursor, overlap_us)
+    def noted(db: Database, since: int) -> rows.GpuChanges:
+        asked.append(since)
+        return read(db, since)
 
     monkeypatch.setattr(rows, "gpus_changed", noted)
     created(ctx, 0)
@@ -123,7 +123,7 @@ def test_a_guard_that_refuses_for_gpus_is_a_refusal_on_capacity_and_the_walk_goe
     ctx = context(db)
     nodes = {name: node(db, ctx, name, [card(f"GPU-{name}")]) for name in "ab"}
     create(ctx, 0)
-    monkeypatch.setattr(rows, "gpus_changed", lambda _db, cursor, _overlap: rows.GpuChanges({}, cursor))
+    monkeypatch.setattr(rows, "gpus_changed", lambda _db, _since: rows.GpuChanges({}, 0))
     monkeypatch.setattr(rows, "declared_since", lambda _db, _cursor: [])
     first = created(ctx).node
     assert created(ctx).node != first

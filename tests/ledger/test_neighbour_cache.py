@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from fleet.ledger import namespaces
+from fleet.ledger import neighbours as rows
 from fleet.ledger.database import Database
 from fleet.model.request import PlacementRequest
 from fleet.placement.example import a_node
@@ -53,6 +54,14 @@ def test_an_instance_that_was_committed_late_is_found_by_a_fresh_look(db: Databa
 
     assert seen() == {first.uuid}
     assert seen(fresh_since=time.monotonic()) == {first.uuid, late.uuid}
+
+
+def test_a_burst_of_instances_is_not_read_again_before_every_decision(db: Database, ctx: Context) -> None:
+    made = ruling.created(ctx, {"tags": {"role": "db"}})
+    read = rows.changed(db, fleet_of.NAMESPACE, 0)
+    assert [one.uuid for one in read.found] == [made.uuid]
+
+    assert not rows.changed(db, fleet_of.NAMESPACE, read.now_us).found
 
 
 def test_what_no_stamp_tells_is_found_when_the_namespace_is_read_anew(db: Database, ctx: Context) -> None:

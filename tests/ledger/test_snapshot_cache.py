@@ -16,14 +16,20 @@ from fleet.ledger import decisions
 from fleet.ledger import snapshots as rows
 from fleet.ledger.database import Database
 from fleet.model.errors import DatabaseUnavailable
+from fleet.model.gpu_inventory import GpuAsk
 from fleet.placement.record import decode
 from fleet.services import snapshots
 from fleet.services.configuration import Configuration
+from fleet.services.cursor import Cursor
 from fleet.services.snapshots import SnapshotCache, View
-from tests.ledger import fleet_of
+from tests.ledger import fleet_of, gpus_of
 from tests.ledger.fleet_of import ask
 
 SECONDS = 20.0
+LATE = """
+    UPDATE node_gpus SET updated_at = {now} - 5000000,
+        bound_to = CASE WHEN uuid = 'GPU-1' THEN '00000000-0000-0000-0000-000000000001' END
+"""
 THREADS = 6
 Insert = Callable[[Database, str, str | None, bytes], None]
 
@@ -145,8 +151,36 @@ def test_looking_reads_what_changed_and_not_the_whole_fleet(
 
 def test_a_burst_of_changes_is_not_read_again_before_every_decision(db: Database) -> None:
     fleet_of.node(db, cpus=4)
-    read = rows.changed(db, 0, 0)
+    read = rows.changed(db, 0)
     assert len(read.rows) == 1
 
-    assert not rows.changed(db, read.cursor, 0).rows
-    assert read.cursor == read.now_us
+    assert not rows.changed(db, read.now_us).rows
+
+
+def test_a_burst_of_gpus_that_change_hands_is_read_once_and_one_that_commits_late_by_a_fresh_look(
+    db: Database, cache: SnapshotCache
+) -> None:
+    node_id = gpus_of.node(db, gpus=[gpus_of.card("GPU-1"), gpus_of.card("GPU-2")])
+
+    def free(**asked: float) -> int:
+        found = cache.view(gpus=True, **asked).snapshot.frame
+        return int(found.gpus.free(GpuAsk(1))[found.roster.by_id[node_id]])
+
+    assert free(fresh_since=time.monotonic()) == 2
+    burst = rows.gpus_changed(db, 0)
+    assert set(burst.inventories) == {node_id}
+    assert not rows.gpus_changed(db, burst.now_us).inventories
+    fleet_of.execute(db, LATE)
+
+    assert free() == 2
+    assert free(fresh_since=time.monotonic()) == 1
+
+
+def test_what_was_committed_late_is_found_by_the_next_thorough_read_past_any_number_of_quick_ones() -> None:
+    cursor = Cursor()
+    cursor.advance(100_000_000, thorough=True)
+    for second in range(101, 150):
+        cursor.advance(second * 1_000_000, thorough=False)
+
+    assert cursor.since(thorough=False) == 149_000_000 - rows.QUICK_OVERLAP_US
+    assert cursor.since(thorough=True) == 100_000_000 - rows.THOROUGH_OVERLAP_US

@@ -2,7 +2,7 @@
 
 Every change of where a tagged instance counts moves the stamp of its row in the same transaction: its create, a
 redirect, the begin and the end of a move, its delete. Stamps are set before the commit, so reads overlap as those of
-`snapshots.py` do; and a namespace is read anew from time to time.
+`snapshots.py` do, and tell when they began as those do; and a namespace is read anew from time to time.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from sqlalchemy import Row
 
 from fleet.ledger.database import Database, Sql
 from fleet.ledger.release import charge_of
-from fleet.ledger.snapshots import NOW, THOROUGH_OVERLAP_US
+from fleet.ledger.snapshots import NOW
 from fleet.model.admission import Charge
 
 _PLACES = """
-    i.uuid, i.state, i.updated_at, JSON_EXTRACT(i.request, '$.tags') AS tags,
+    i.uuid, i.state, JSON_EXTRACT(i.request, '$.tags') AS tags,
     p.node_id AS node_id, m.node_id AS incoming_id
 """
 _CHARGES = """
@@ -32,9 +32,10 @@ ALL = Sql(f"""
     SELECT {_PLACES} FROM (SELECT DISTINCT instance_uuid FROM charges WHERE namespace = :namespace) c
     JOIN instances i ON i.uuid = c.instance_uuid {_CHARGES}
 """)
+# One row at least, so that the database's time always comes along.
 CHANGED = Sql(f"""
-    SELECT {_PLACES} FROM instances i {_CHARGES}
-    WHERE i.namespace = :namespace AND i.updated_at > :cursor ORDER BY i.updated_at
+    SELECT t.now_us, {_PLACES} FROM (SELECT {{now}} AS now_us) t
+    LEFT JOIN instances i ON i.namespace = :namespace AND i.updated_at > :since {_CHARGES}
 """)
 TAGS = Sql("SELECT namespace, state, JSON_EXTRACT(request, '$.tags') AS tags FROM instances WHERE uuid = :uuid")
 CHARGES = Sql("SELECT * FROM charges WHERE instance_uuid = :uuid ORDER BY id")
@@ -49,7 +50,6 @@ class Neighbour:
     tags: Mapping[str, str]
     node_id: int | None
     incoming_id: int | None
-    stamp: int
 
     @property
     def is_somewhere(self) -> bool:
@@ -59,10 +59,10 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """What was read, and up to which stamp."""
+    """What was read, and the database's time when that began."""
 
     found: Sequence[Neighbour]
-    cursor: int
+    now_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +81,14 @@ def everyone(db: Database, namespace: str) -> Neighbours:
     with db.read() as conn:
         now_us = int(NOW.run(conn).one().now_us)
         rows = ALL.run(conn, namespace=namespace).all()
-    return Neighbours([one for one in _tagged(rows) if one.is_somewhere], now_us - THOROUGH_OVERLAP_US)
+    return Neighbours([one for one in _tagged(rows) if one.is_somewhere], now_us)
 
 
-def changed(db: Database, namespace: str, cursor: int, overlap_us: int) -> Neighbours:
-    """Return the tagged instances stamped after `cursor - overlap_us`, also those that count nowhere by now."""
+def changed(db: Database, namespace: str, since: int) -> Neighbours:
+    """Return the tagged instances stamped after `since`, also those that count nowhere by now."""
     with db.read() as conn:
-        rows = CHANGED.run(conn, namespace=namespace, cursor=cursor - overlap_us).all()
-    newest = max((int(row.updated_at) for row in rows), default=cursor)
-    return Neighbours(_tagged(rows), max(cursor, newest))
+        rows = CHANGED.run(conn, namespace=namespace, since=since).all()
+    return Neighbours(_tagged(rows), int(rows[0].now_us))
 
 
 def own(db: Database, uuid: str) -> Own | None:
@@ -108,8 +107,8 @@ def _tagged(rows: Sequence[Row[Any]]) -> list[Neighbour]:
 
 def _neighbour(row: Row[Any]) -> Neighbour:
     if row.state in TERMINATING:
-        return Neighbour(row.uuid, {}, None, None, int(row.updated_at))
-    return Neighbour(row.uuid, _tags(row.tags), row.node_id, row.incoming_id, int(row.updated_at))
+        return Neighbour(row.uuid, {}, None, None)
+    return Neighbour(row.uuid, _tags(row.tags), row.node_id, row.incoming_id)
 
 
 def _tags(text: str | None) -> dict[str, str]:

@@ -2,7 +2,9 @@
 
 Stamps are set before the commit, so a row can appear with a stamp older than one that was read already. A *quick* read
 therefore overlaps a little, a *thorough* one by longer than any transaction may live; and everything is read again from
-time to time, which also finds deletions.
+time to time, which also finds deletions. A read tells the database's time when it began, from which the next one
+starts: the time and not the newest stamp, so that a burst of changes is read once or twice, and not before every
+decision until the next change.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ COUNTERS = """
 # every decision, and a driver in Python spends more on describing eighteen columns than on all else.
 CHANGED = Sql(f"""
     SELECT t.now_us, c.updated_at, JSON_ARRAY({COUNTERS}) AS counters FROM (SELECT {{now}} AS now_us) t
-    LEFT JOIN scheduler_node_capacity c ON c.updated_at > :cursor
+    LEFT JOIN scheduler_node_capacity c ON c.updated_at > :since
 """)
 RECORDS = (
     """
@@ -53,11 +55,11 @@ PAGE_NODES = 500
 SINCE = Sql(RECORDS + " AND (m.updated_at > :cursor OR n.updated_at > :cursor)")
 DECLARED = Sql(RECORDS + " AND n.updated_at > :cursor")
 NOW = Sql("SELECT {now} AS now_us")
-_MOVED = "SELECT node_id, MAX(updated_at) AS updated_at FROM {table} WHERE updated_at > :cursor GROUP BY node_id"
+_MOVED = "SELECT node_id FROM {table} WHERE updated_at > :since"
 # One row at least here too.
 GPUS_CHANGED = Sql(
-    "SELECT t.now_us, g.node_id, g.updated_at FROM (SELECT {now} AS now_us) t LEFT JOIN ("
-    + " UNION ALL ".join(_MOVED.replace("{table}", table) for table in ("node_gpus", "node_gpu_pools"))
+    "SELECT t.now_us, g.node_id FROM (SELECT {now} AS now_us) t LEFT JOIN ("
+    + " UNION ".join(_MOVED.replace("{table}", table) for table in ("node_gpus", "node_gpu_pools"))
     + ") g ON g.node_id IS NOT NULL"
 )
 
@@ -67,7 +69,6 @@ class Changes:
     """Ledger rows that changed. `rows` are tuples in the order of `Snapshot.update_counters`."""
 
     rows: Sequence[tuple[Any, ...]]
-    cursor: int
     now_us: int
 
 
@@ -84,31 +85,25 @@ class GpuChanges:
     """The GPUs, by node id, of the nodes on which some changed or changed hands."""
 
     inventories: Mapping[int, GpuInventory]
-    cursor: int
+    now_us: int
 
 
-def changed(db: Database, cursor: int, overlap_us: int) -> Changes:
-    """Return the ledger rows stamped after `cursor - overlap_us`, and the database's time as the next cursor.
-
-    The time and not the newest stamp: a burst of changes is read once or twice, and not before every decision until
-    the next change.
-    """
+def changed(db: Database, since: int) -> Changes:
+    """Return the ledger rows stamped after `since`."""
     with db.read() as conn:
-        found = CHANGED.run(conn, cursor=cursor - overlap_us).all()
+        found = CHANGED.run(conn, since=since).all()
     changed_rows = [row for row in found if row.updated_at is not None]
     rows = [tuple(json.loads(row.counters)) for row in changed_rows]
-    now_us = int(found[0].now_us)
-    return Changes(rows, max(cursor, now_us), now_us)
+    return Changes(rows, int(found[0].now_us))
 
 
-def gpus_changed(db: Database, cursor: int, overlap_us: int) -> GpuChanges:
-    """Return the GPUs of nodes where a row of them was stamped after `cursor - overlap_us`."""
+def gpus_changed(db: Database, since: int) -> GpuChanges:
+    """Return the GPUs of nodes where a row of them was stamped after `since`."""
     with db.read() as conn:
-        found = GPUS_CHANGED.run(conn, cursor=cursor - overlap_us).all()
-        stamps = {int(row.node_id): int(row.updated_at) for row in found if row.node_id is not None}
-        known = gpus.of_nodes(conn, list(stamps))
+        found = GPUS_CHANGED.run(conn, since=since).all()
+        known = gpus.of_nodes(conn, [int(row.node_id) for row in found if row.node_id is not None])
     inventories = {node_id: one.inventory() for node_id, one in known.items()}
-    return GpuChanges(inventories, max([cursor, *stamps.values()]))
+    return GpuChanges(inventories, int(found[0].now_us))
 
 
 def everything(db: Database) -> Iterator[Records]:

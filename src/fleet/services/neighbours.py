@@ -17,7 +17,6 @@ from dataclasses import replace
 from fleet.ledger import neighbours as rows
 from fleet.ledger.database import Database
 from fleet.ledger.neighbours import Neighbour
-from fleet.ledger.snapshots import QUICK_OVERLAP_US, THOROUGH_OVERLAP_US
 from fleet.model.affinity import TagMatch
 from fleet.model.request import PlacementRequest, Reason
 from fleet.model.rules import Resource, leaves
@@ -27,6 +26,7 @@ from fleet.placement.neighbour_record import neighbour_bytes
 from fleet.placement.neighbours import InstanceIndex
 from fleet.placement.snapshot import Snapshot
 from fleet.placement.stages.affinity import shortened
+from fleet.services.cursor import Cursor
 from fleet.services.snapshots import RELOAD_SECONDS, View
 
 NAMESPACES_MAX = 64
@@ -166,7 +166,7 @@ class _Namespace:
         self._lock = threading.Lock()
         self._by_uuid: dict[str, Neighbour] = {}
         self._by_tag: dict[tuple[str, str | None], dict[str, Neighbour]] = {}
-        self._cursor = 0
+        self._cursor = Cursor()
         self._loaded_at = self._thorough_at = self._quick_at = float("-inf")
 
     def __len__(self) -> int:
@@ -198,20 +198,20 @@ class _Namespace:
             read = rows.everyone(self._db, self._namespace)
             self._by_uuid, self._by_tag = {}, {}
             self._take(read.found)
-            self._cursor = max(self._cursor, read.cursor)
+            self._cursor.advance(read.now_us, thorough=True)
             self._loaded_at = self._thorough_at = self._quick_at = at
         elif fresh_since is not None and self._thorough_at < fresh_since:
-            self._read(THOROUGH_OVERLAP_US)
+            self._read(thorough=True)
             self._thorough_at = self._quick_at = at
         elif self._quick_at < asked_at:
             # What another thread began to read after this one asked is as new: a rule judged on less only loses a try.
-            self._read(QUICK_OVERLAP_US)
+            self._read(thorough=False)
             self._quick_at = at
 
-    def _read(self, overlap_us: int) -> None:
-        read = rows.changed(self._db, self._namespace, self._cursor, overlap_us)
+    def _read(self, *, thorough: bool) -> None:
+        read = rows.changed(self._db, self._namespace, self._cursor.since(thorough=thorough))
         self._take(read.found)
-        self._cursor = read.cursor
+        self._cursor.advance(read.now_us, thorough=thorough)
 
     def _take(self, found: Iterable[Neighbour]) -> None:
         for one in found:

@@ -20,6 +20,7 @@ from fleet.model.node import NodeRecord
 from fleet.placement.record import encode_base, encode_changes
 from fleet.placement.snapshot import Snapshot
 from fleet.services.configuration import Configuration
+from fleet.services.cursor import Cursor
 from fleet.telemetry import get_logger
 
 RELOAD_SECONDS = 60.0
@@ -70,7 +71,7 @@ class SnapshotCache:
         self._base: _Base | None = None
         self._view: View | None = None
         self._view_of: tuple[str, int, int] = ("", 0, 0)
-        self._cursor = self._gpu_cursor = 0
+        self._cursor, self._gpu_cursor = Cursor(), Cursor()
         self._metrics_cursor = 0
         self._loaded_at = self._thorough_at = self._refreshed_at = self._quick_at = float("-inf")
         self._stop = threading.Event()
@@ -169,8 +170,8 @@ class SnapshotCache:
         with self._lock:
             for node_id in [node for node in building.frame.roster.node_ids if node not in here]:
                 building.remove(node_id)
-            self._cursor = max(self._cursor, self._metrics_cursor - rows.THOROUGH_OVERLAP_US)
-            self._gpu_cursor = max(self._gpu_cursor, self._metrics_cursor - rows.THOROUGH_OVERLAP_US)
+            for cursor in (self._cursor, self._gpu_cursor):
+                cursor.advance(self._metrics_cursor, thorough=True)
             if self._snapshot is None:
                 self._snapshot, self._base = building, None
 
@@ -180,12 +181,11 @@ class SnapshotCache:
 
     def _read_counters(self, *, thorough: bool) -> None:
         at = self._elapsed()
-        overlap = rows.THOROUGH_OVERLAP_US if thorough else rows.QUICK_OVERLAP_US
-        found = rows.changed(self._db, self._cursor, overlap)
+        found = rows.changed(self._db, self._cursor.since(thorough=thorough))
         with self._lock:
             snapshot = self._require()
             unknown = snapshot.update_counters(found.rows)
-            self._cursor = max(self._cursor, found.cursor)
+            self._cursor.advance(found.now_us, thorough=thorough)
             snapshot.now_us = max(snapshot.now_us, found.now_us)
             self._quick_at = max(self._quick_at, at)
             if thorough:
@@ -207,11 +207,10 @@ class SnapshotCache:
         return self._snapshot
 
     def _read_gpus(self, *, thorough: bool) -> None:
-        overlap = rows.THOROUGH_OVERLAP_US if thorough else rows.QUICK_OVERLAP_US
-        found = rows.gpus_changed(self._db, self._gpu_cursor, overlap)
+        found = rows.gpus_changed(self._db, self._gpu_cursor.since(thorough=thorough))
         with self._lock:
             self._require().update_gpus(found.inventories)
-            self._gpu_cursor = max(self._gpu_cursor, found.cursor)
+            self._gpu_cursor.advance(found.now_us, thorough=thorough)
 
     def _bring_up_to_date(self, fresh_since: float | None, *, gpus: bool) -> None:
         if self._needs_reload():
