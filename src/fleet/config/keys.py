@@ -16,8 +16,8 @@ from fleet.model.arch import ARCHES, parse_arch
 from fleet.model.cluster_config import CLUSTER_KEYS, RESERVED_DISK_GB, RESERVED_RAM_GB, RESERVED_THREADS
 from fleet.model.config_value import ConfigValue, Parser, flag, one_of, whole_between
 from fleet.model.labels import LABEL, LABEL_SYNTAX, LABELS_MAX, is_label
+from fleet.model.node import BACKENDS
 
-BACKENDS: Final = ("libvirt", "qemu", "firecracker", "simulated")
 SECRET_CHARACTERS_MIN: Final = 32
 TEXT_CHARACTERS_MAX: Final = 4096
 INSTANCES_MAX: Final = 1_000_000

@@ -15,6 +15,7 @@ from typing import Final
 
 from fleet.model.findings import shown
 from fleet.model.gpu import parse_kind, parse_profile
+from fleet.model.node import BACKENDS
 
 UUID_CHARACTERS_MAX: Final = 128
 MODEL_CHARACTERS_MAX: Final = 255
@@ -27,8 +28,8 @@ PROFILE_UNITS_MAX: Final = 7 * UNITS_MAX
 PROFILES_MAX: Final = 64
 """Profiles that a node may declare."""
 
-BACKENDS_WITH_GPUS: Final = ("libvirt", "qemu", "simulated")
-"""Hypervisors that hand GPUs over to instances."""
+BACKENDS_WITH_GPUS: Final = tuple(sorted(set(BACKENDS) - {"firecracker"}))
+"""Hypervisors that hand GPUs over to instances; a node that declares none may be of any kind, and hands over none."""
 
 _UUID: Final = re.compile(rf"[\x21-\x7e]{{1,{UUID_CHARACTERS_MAX}}}", re.ASCII)
 

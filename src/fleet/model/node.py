@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from fleet.model.gpu_inventory import NO_GPUS, GpuInventory
 from fleet.model.resources import Amounts, Limits
+
+BACKENDS: Final = ("libvirt", "qemu", "firecracker", "simulated")
+"""What may make instances on a node."""
 
 
 class NodeState(StrEnum):

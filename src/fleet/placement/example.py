@@ -10,6 +10,7 @@ _NODE: Final[Mapping[str, Any]] = {
     "name": "n1",
     "state": "active",
     "scheduling": "enabled",
+    "backend": "libvirt",
     "sample_age_seconds": 12,
     "metrics": {
         "is_hypervisor": True,

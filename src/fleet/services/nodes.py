@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from fleet.config.keys import BACKENDS
 from fleet.ledger import nodes, samples
 from fleet.ledger.database import Database
 from fleet.ledger.idempotency import Keyed
@@ -24,7 +23,7 @@ from fleet.model.figures import FIGURE_MAX
 from fleet.model.gpu import DECLARED_KIND, DECLARED_KIND_CHARACTERS_MAX
 from fleet.model.gpu_report import PROFILE_UNITS_MAX, PROFILES_MAX, UNITS_MAX, profile_counts
 from fleet.model.labels import LABEL_SYNTAX, LABELS_MAX, is_label
-from fleet.model.node import Scheduling
+from fleet.model.node import BACKENDS, Scheduling
 from fleet.model.request import Name
 from fleet.services.gpus import InventoryBody
 from fleet.services.gpus import declare as declare_units
