@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fleet.model.decision import Decision
 from fleet.placement.ask import Ask
@@ -118,7 +119,15 @@ def nearest(decision: Decision, ask: Ask, frame: Frame) -> int | None:
     found = np.flatnonzero(near)
     if not len(found):
         return None
-    return int(found[_nearest(ask, lacking[:, found], frame.roster.name_rank[found])])
+    return int(found[np.lexsort((frame.roster.name_rank[found], distance(ask, lacking[:, found])))[0]])
+
+
+def distance(ask: Ask, lacking: Ints) -> NDArray[np.float64]:
+    """Return how far nodes are from fitting: fewest dimensions short first, then least lacking of what is wanted."""
+    wanted = np.array([[max(1, getattr(ask.amounts, name))] for name in DIMENSIONS])
+    share = (lacking / wanted).sum(axis=0)
+    found: NDArray[np.float64] = np.count_nonzero(lacking, axis=0) + share / (1 + share)
+    return found
 
 
 def _refused_by_neighbours(ask: Ask, frame: Frame) -> Mask:
@@ -130,13 +139,6 @@ def _refused_by_neighbours(ask: Ask, frame: Frame) -> Mask:
             for _, mask in stage.drops(ask, frame) or ():
                 dropped |= mask
     return dropped
-
-
-def _nearest(ask: Ask, lacking: Ints, name_rank: Ints) -> int:
-    """Return the place of the node closest to fitting: fewest dimensions short, then least lacking, then the name."""
-    wanted = np.array([[max(1, getattr(ask.amounts, name))] for name in DIMENSIONS])
-    share = (lacking / wanted).sum(axis=0)
-    return int(np.lexsort((name_rank, share, np.count_nonzero(lacking, axis=0)))[0])
 
 
 def _refused_on_capacity(decision: Decision) -> Mask:

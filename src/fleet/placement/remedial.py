@@ -14,7 +14,7 @@ from fleet.model.labels import LABELS_MAX, is_label, selector_text
 from fleet.model.rules import within_keys
 from fleet.placement import what_if
 from fleet.placement.columns import ACTIVE, STATES, UNKNOWN, UNLIMITED, Mask
-from fleet.placement.explanation import UNITS, shortfalls
+from fleet.placement.explanation import UNITS, distance, shortfalls
 from fleet.placement.frame import Frame
 from fleet.placement.relaxations import Case, Edit, Kind, Relaxation, Verdicts, names_of, or_others
 from fleet.placement.stages.queue_state import WAITING_MAX
@@ -181,8 +181,6 @@ def waiting(verdicts: Verdicts) -> Relaxation:
         too_small |= (most != UNKNOWN) & (frame.sample.column(name) + lacking[at] > most) & (lacking[at] > 0)
     if ask.gpus.count:
         too_small |= frame.gpus.owned(ask.gpus) < ask.gpus.count
-    wanted_of = np.array([[max(1, getattr(ask.amounts, name))] for name in UNITS])
-    share = (lacking / wanted_of).sum(axis=0)
 
     def edit(case: Case, at: int, others: int) -> Edit:
         name = case.frame.roster.names[at]
@@ -191,8 +189,7 @@ def waiting(verdicts: Verdicts) -> Relaxation:
         changed = Case(case.request, what_if.emptied_for(case.frame, at, ask))
         return Edit(changed, ({"action": "wait", "node": name, "frees": frees},), words)
 
-    # Fewest dimensions first, then the least share: as the nearest node is chosen.
-    given_up = np.where(too_small, np.inf, np.count_nonzero(lacking, axis=0) + share / (1 + share))
+    given_up = np.where(too_small, np.inf, distance(ask, lacking))
     return Relaxation(kind=Kind.WAIT, stages=ROOM_STAGES, still=too_small, edit=edit, given_up=given_up, on_node=True)
 
 
