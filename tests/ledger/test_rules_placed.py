@@ -156,6 +156,23 @@ def test_a_node_of_the_group_that_is_locked_makes_the_try_busy_although_the_cand
     assert isinstance(fleet_of.admit(maria, fleet_of.ask(ids["a"], enforced=enforced)), Admitted)
 
 
+def test_a_label_of_the_selector_that_changes_meanwhile_is_seen_under_the_lock_and_by_the_next_attempt(
+    db: Database,
+) -> None:
+    ctx, _ = fleet_of_two(db)
+    selector = {"placement": {"labels": {"rack": "r1"}}}
+
+    def relabel() -> None:
+        nodes.update(db, "a", {"labels": {"rack": "r3"}})
+
+    outcome = refused(create(after_deciding(ctx, relabel), selector))
+
+    assert outcome.code == "labels_unmatched"
+    broken = {"node": "a", "outcome": "rulebroken", "rule": "placement.labels rack=r1"}
+    assert walk_of(db, outcome.decision_id) == [broken]
+    assert created(ctx, {"placement": {"labels": {"rack": "r3"}}}).node == "a"
+
+
 @pytest.mark.parametrize("to", [{"rack": "r1"}, {}])
 def test_a_label_that_changes_meanwhile_is_seen_under_the_lock_and_by_the_next_attempt(
     db: Database, to: dict[str, str]

@@ -1,7 +1,8 @@
-"""What admission holds an instance to: the rules and `require_*` entries that are judged again under the locks.
+"""What admission holds an instance to: selector, rules and `require_*` entries that are judged again under the locks.
 
 The pipeline judges a snapshot, which two placements at once both see; so what it found is judged once more by the same
-code against what is committed, on the nodes that matter only. Wishes (`prefer_*`, rules that yielded) are not.
+code against what is committed, on the nodes that matter only: the selector too, since a process sees another label only
+a moment after the operator who set it was answered. Wishes (`prefer_*`, rules that yielded) are not.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from fleet.placement.rules.ground import FrameGround
 from fleet.placement.rules.judge import satisfied
 
 RULES_STAGE = "placement_rules"
+LABELS_FIELD = "placement.labels"
 
 
 @dataclass(frozen=True, slots=True)
 class Enforced:
     """Every rule and entry holds on the node that admits, or the node does not admit."""
 
+    labels: tuple[tuple[str, str], ...] = ()
     rules: tuple[Node, ...] = ()
     require_with: Entries = ()
     require_without: Entries = ()
@@ -31,11 +34,12 @@ class Enforced:
         """Return what a decision on `request` must keep; `overridden` names the stages that yielded. None: nothing."""
         spec = request.affinity_spec
         found = cls(
+            tuple(request.placement.labels.items()),
             () if RULES_STAGE in overridden else request.placement_rules,
             () if spec is None else spec.require_with,
             () if spec is None else spec.require_without,
         )
-        return found if found.rules or found.require_with or found.require_without else None
+        return None if found == cls() else found
 
     @property
     def tag_keys(self) -> tuple[str, ...]:
@@ -51,10 +55,13 @@ class Enforced:
     @property
     def label_keys(self) -> tuple[str, ...]:
         """The labels that are read of the node itself."""
-        return node_keys(self.rules)
+        return tuple(sorted({key for key, _ in self.labels}.union(node_keys(self.rules))))
 
     def broken(self, ground: FrameGround, at: int) -> str:
         """Return the first thing that does not hold on the node at an index; empty: everything holds."""
+        for key, value in self.labels:
+            if not ground.labelled({key: value})[at]:
+                return f"{LABELS_FIELD} {key}={value}"
         for entry in self.require_with:
             if not ground.mask(ground.places(ground.matching(entry)))[at]:
                 return f"require_with_tag {entry}"
