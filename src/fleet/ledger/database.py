@@ -14,11 +14,12 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import pymysql
@@ -139,6 +140,30 @@ class Sql:
             target.add(self, {**(params or {}), **binds})
         else:
             self.run(target, params, **binds)
+
+
+LISTED_MAX = 64
+"""Statements of a list keep as many lengths each, those asked for last."""
+
+
+class SqlOfLists:
+    """A statement with lists, written once: `uuid IN ({uuids})` becomes as many binds as values are given."""
+
+    def __init__(self, template: str, **only: str) -> None:
+        """Keep the template; `only` as in `Sql`."""
+        self._of = lru_cache(LISTED_MAX)(lambda lengths: Sql(_with_binds(template, lengths), **only))
+
+    def run(self, conn: Connection, lists: Mapping[str, Collection[int | str]], **binds: Any) -> CursorResult[Any]:
+        """Execute with values for each list, at least one in each."""
+        statement = self._of(tuple((name, len(values)) for name, values in lists.items()))
+        listed = {f"{name}_{at}": value for name, values in lists.items() for at, value in enumerate(values)}
+        return statement.run(conn, listed, **binds)
+
+
+def _with_binds(template: str, lengths: tuple[tuple[str, int], ...]) -> str:
+    for name, length in lengths:
+        template = template.replace(f"{{{name}}}", ", ".join(f":{name}_{at}" for at in range(length)))
+    return template
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 from sqlalchemy import Connection
 
 from fleet.ledger import events, gpus
-from fleet.ledger.database import Sql
+from fleet.ledger.database import Sql, SqlOfLists
 from fleet.ledger.gpus import HeldUnit
 from fleet.model.errors import Conflict, InvalidRequest
 from fleet.model.gpu_inventory import Form, GpuAsk, choose, form_of
@@ -47,6 +46,10 @@ INSERT = Sql(
 TAKE_OVER = Sql("""
     UPDATE node_gpus SET node_id = :node_id, updated_at = {now}
     WHERE uuid = :uuid AND node_id = :was_node_id AND missing = 1 AND bound_to IS NULL
+""")
+ELSEWHERE = SqlOfLists("""
+    SELECT g.uuid, g.node_id, n.name, g.bound_to FROM node_gpus g JOIN nodes n ON n.id = g.node_id
+    WHERE g.node_id <> :node_id AND g.uuid IN ({uuids}) ORDER BY g.uuid
 """)
 GONE = Sql("UPDATE node_gpus SET missing = 1, updated_at = {now} WHERE uuid = :uuid AND node_id = :node_id")
 FORGET = Sql("""
@@ -178,17 +181,7 @@ def _take_over(conn: Connection, node: Node, new: Sequence[str]) -> dict[str, st
 def _others(conn: Connection, node_id: int, uuids: Sequence[str]) -> Iterable[Any]:
     if not uuids:
         return ()
-    binds: dict[str, Any] = {f"u{at}": uuid for at, uuid in enumerate(uuids)}
-    return _elsewhere(len(uuids)).run(conn, binds, node_id=node_id).all()
-
-
-@cache
-def _elsewhere(count: int) -> Sql:
-    names = ", ".join(f":u{at}" for at in range(count))
-    return Sql(
-        "SELECT g.uuid, g.node_id, n.name, g.bound_to FROM node_gpus g JOIN nodes n ON n.id = g.node_id "  # binds only
-        f"WHERE g.node_id <> :node_id AND g.uuid IN ({names}) ORDER BY g.uuid"
-    )
+    return ELSEWHERE.run(conn, {"uuids": uuids}, node_id=node_id).all()
 
 
 def _keep(conn: Connection, node: Node, one: HeldUnit) -> bool:

@@ -11,13 +11,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import Any
 
 from sqlalchemy import Connection, RowMapping
 
 from fleet.ledger import events
-from fleet.ledger.database import Database, Sql
+from fleet.ledger.database import Database, Sql, SqlOfLists
 from fleet.model.admission import Charge
 from fleet.model.gpu_inventory import GpuAsk, GpuDevice, GpuInventory, MigInstance, choose
 from fleet.model.gpu_report import ReportedUnit, Unit
@@ -36,10 +34,20 @@ _POOLS = """
 """
 _ORDER = " ORDER BY g.node_id, g.position, g.uuid"
 UNITS_OF_NODE = Sql(_UNITS + " WHERE g.node_id = :node_id" + _ORDER)
+UNITS_OF_NODES = SqlOfLists(_UNITS + " WHERE g.node_id IN ({nodes})" + _ORDER)
 UNITS = Sql(_UNITS + _ORDER)
 POOLS_OF_NODE = Sql(_POOLS + " WHERE n.id = :node_id")
+POOLS_OF_NODES = SqlOfLists(_POOLS + " WHERE n.id IN ({nodes})")
 POOLS = Sql(_POOLS + " WHERE p.profile IS NOT NULL OR n.id IN (SELECT node_id FROM node_gpus)")
 BOUND = Sql("SELECT uuid, missing FROM node_gpus WHERE bound_to = :instance_uuid AND node_id = :node_id ORDER BY uuid")
+HELD = SqlOfLists(
+    "SELECT uuid, node_id, bound_to FROM node_gpus WHERE bound_to IN ({instances}) ORDER BY position, uuid"
+)
+BIND = SqlOfLists("""
+    UPDATE node_gpus SET bound_to = :instance_uuid, updated_at = {now}
+    WHERE node_id = :node_id AND bound_to IS NULL AND missing = 0 AND (unit = 'slice' OR mig_mode = 0)
+        AND uuid IN ({uuids})
+""")
 HELD_COUNTED = Sql("""
     SELECT gpus_counted FROM charges
     WHERE instance_uuid = :instance_uuid AND role = 'primary' AND node_id = :node_id
@@ -154,20 +162,19 @@ def of_nodes(conn: Connection, node_ids: Sequence[int]) -> dict[int, NodeGpus]:
     if not node_ids:
         return {}
     wanted = frozenset(node_ids)
-    units, pools = _reading(tuple(sorted(wanted))) if len(wanted) <= IDS_MAX else (UNITS, POOLS)
+    if len(wanted) <= IDS_MAX:
+        named = {"nodes": sorted(wanted)}
+        units, pools = UNITS_OF_NODES.run(conn, named), POOLS_OF_NODES.run(conn, named)
+    else:
+        units, pools = UNITS.run(conn), POOLS.run(conn)
     found_units: dict[int, list[HeldUnit]] = {}
-    for row in units.run(conn).mappings():
+    for row in units.mappings():
         found_units.setdefault(int(row["node_id"]), []).append(unit_of(row))
     found_pools: dict[int, list[RowMapping]] = {}
-    for row in pools.run(conn).mappings():
+    for row in pools.mappings():
         found_pools.setdefault(int(row["node_id"]), []).append(row)
     here = (found_units.keys() | found_pools.keys()) & wanted
     return {node_id: _gpus(found_pools.get(node_id, []), found_units.get(node_id, [])) for node_id in here}
-
-
-def _reading(node_ids: tuple[int, ...]) -> tuple[Sql, Sql]:
-    ids = ", ".join(map(str, node_ids))
-    return Sql(f"{_UNITS} WHERE g.node_id IN ({ids}) {_ORDER}"), Sql(f"{_POOLS} WHERE n.id IN ({ids})")
 
 
 def _gpus(pools: Iterable[RowMapping], units: Sequence[HeldUnit]) -> NodeGpus:
@@ -229,19 +236,8 @@ def take(conn: Connection, node_id: int, instance_uuid: str, asked: GpuAsk) -> T
 
 def bind(conn: Connection, node_id: int, instance_uuid: str, uuids: Sequence[str]) -> bool:
     """Bind free units of the node to an instance; False: one is not free, and the caller must roll back."""
-    binds: dict[str, Any] = {f"u{at}": uuid for at, uuid in enumerate(uuids)}
-    matched = _binding(len(uuids)).run(conn, binds, node_id=node_id, instance_uuid=instance_uuid).rowcount
+    matched = BIND.run(conn, {"uuids": uuids}, node_id=node_id, instance_uuid=instance_uuid).rowcount
     return matched == len(uuids)
-
-
-@cache
-def _binding(count: int) -> Sql:
-    names = ", ".join(f":u{at}" for at in range(count))
-    return Sql(
-        "UPDATE node_gpus SET bound_to = :instance_uuid, updated_at = {now} "  # names of binds only
-        "WHERE node_id = :node_id AND bound_to IS NULL AND missing = 0 AND (unit = 'slice' OR mig_mode = 0) "
-        f"AND uuid IN ({names})"
-    )
 
 
 def give_back(conn: Connection, charge: Charge) -> None:
@@ -275,12 +271,7 @@ def held_by_each(conn: Connection, instances: Mapping[str, int]) -> dict[str, tu
     uuids = list(instances)
     for start in range(0, len(uuids), IDS_MAX):
         part = uuids[start : start + IDS_MAX]
-        for row in _held(len(part)).run(conn, {f"u{at}": uuid for at, uuid in enumerate(part)}):
+        for row in HELD.run(conn, {"instances": part}):
             if row.node_id == instances[row.bound_to]:
                 found.setdefault(row.bound_to, []).append(str(row.uuid))
     return {instance: tuple(held) for instance, held in found.items()}
-
-
-def _held(count: int) -> Sql:
-    names = ", ".join(f":u{at}" for at in range(count))
-    return Sql(f"SELECT uuid, node_id, bound_to FROM node_gpus WHERE bound_to IN ({names}) ORDER BY position, uuid")

@@ -8,14 +8,13 @@ and who is in the group is read once more after the write: a node that came or w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Collection, Mapping
 
 import numpy as np
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from fleet.ledger.database import LOCK_WAIT_TIMEOUT, Sql, error_number
+from fleet.ledger.database import LOCK_WAIT_TIMEOUT, SqlOfLists, error_number
 from fleet.ledger.neighbours import TERMINATING
 from fleet.model.cluster_config import ClusterConfig
 from fleet.placement.columns import LEDGER, SAMPLE
@@ -25,8 +24,30 @@ from fleet.placement.neighbours import InstanceIndex
 from fleet.placement.rules.enforced import Enforced
 from fleet.placement.rules.ground import FrameGround
 
-STATEMENTS_MAX = 64
 _TERMINATING = ", ".join(f"'{state}'" for state in sorted(TERMINATING))
+OWN = SqlOfLists("SELECT label, value FROM node_labels WHERE node_id = :node_id AND label IN ({keys})")
+MEMBERS = SqlOfLists(
+    """
+    {unbounded} SELECT own.label, own.value, GROUP_CONCAT(m.node_id) AS nodes FROM node_labels own
+        JOIN node_labels m ON m.label = own.label AND m.value = own.value
+        JOIN nodes n ON n.id = m.node_id AND n.state <> 'deleted'
+    WHERE own.node_id = :node_id AND own.label IN ({keys})
+    GROUP BY own.label, own.value
+""",
+    mysql_unbounded="SET STATEMENT group_concat_max_len = 16777216 FOR",
+)
+# The number of writes moves and nothing else: who reads what changed has nothing to read.
+LOCK = SqlOfLists(
+    "{nowait} UPDATE scheduler_node_capacity SET generation = generation + 1 WHERE node_id IN ({nodes})",
+    mysql_nowait="SET STATEMENT innodb_lock_wait_timeout = 0 FOR",
+)
+NEIGHBOURS = SqlOfLists(f"""
+    SELECT c.instance_uuid AS uuid, c.node_id, t.tag, t.value
+    FROM charges c JOIN instances i ON i.uuid = c.instance_uuid
+        JOIN instance_tags t ON t.instance_uuid = c.instance_uuid
+    WHERE c.namespace = :namespace AND c.node_id IN ({{nodes}})
+        AND c.instance_uuid <> :instance_uuid AND i.state NOT IN ({_TERMINATING}) AND t.tag IN ({{keys}})
+""")
 
 Labels = Mapping[int, Mapping[str, str]]
 
@@ -73,7 +94,7 @@ def _hold_groups(conn: Connection, enforced: Enforced, node_id: int) -> Labels:
 def _own_labels(conn: Connection, keys: Collection[str], node_id: int) -> dict[str, str]:
     if not keys:
         return {}
-    rows = _own_statement(len(keys)).run(conn, _listed("key", keys), node_id=node_id)
+    rows = OWN.run(conn, {"keys": keys}, node_id=node_id)
     return {row.label: row.value for row in rows}
 
 
@@ -81,7 +102,7 @@ def _members(conn: Connection, keys: Collection[str], node_id: int) -> dict[int,
     """Return the nodes that share one of these labels with the node, whatever their state, with the labels shared."""
     found: dict[int, dict[str, str]] = {}
     # One row a group, whatever its size: a row for each of thousands of nodes takes longer to read than all the rest.
-    for row in _members_statement(len(keys)).run(conn, _listed("key", keys), node_id=node_id):
+    for row in MEMBERS.run(conn, {"keys": keys}, node_id=node_id):
         for each in map(int, str(row.nodes).split(",")):
             found.setdefault(each, {})[row.label] = row.value
     return found
@@ -89,7 +110,7 @@ def _members(conn: Connection, keys: Collection[str], node_id: int) -> dict[int,
 
 def _lock(conn: Connection, node_ids: Collection[int]) -> None:
     try:
-        _lock_statement(len(node_ids)).run(conn, _listed("node", node_ids))
+        LOCK.run(conn, {"nodes": node_ids})
     except DBAPIError as error:
         if error_number(error) == LOCK_WAIT_TIMEOUT:
             raise GroupLocked from error
@@ -105,9 +126,8 @@ def _neighbours(
         return []
     tags: dict[str, dict[str, str]] = {}
     places: dict[str, list[int]] = {}
-    statement = _neighbours_statement(len(names), len(keys))
-    binds = {**_listed("node", names), **_listed("key", keys)}
-    for row in statement.run(conn, binds, namespace=namespace, instance_uuid=instance_uuid):
+    lists: dict[str, Collection[int | str]] = {"nodes": names, "keys": keys}
+    for row in NEIGHBOURS.run(conn, lists, namespace=namespace, instance_uuid=instance_uuid):
         tags.setdefault(row.uuid, {})[row.tag] = row.value
         where = places.setdefault(row.uuid, [])
         if row.node_id not in where:
@@ -122,52 +142,3 @@ def _neighbours(
         )
         for uuid, where in places.items()
     ]
-
-
-def _listed(name: str, values: Iterable[int | str]) -> dict[str, int | str]:
-    return {f"{name}_{at}": value for at, value in enumerate(values)}
-
-
-def _binds(name: str, count: int) -> str:
-    return ", ".join(f":{name}_{at}" for at in range(count))
-
-
-@lru_cache(STATEMENTS_MAX)
-def _own_statement(keys: int) -> Sql:
-    return Sql(f"SELECT label, value FROM node_labels WHERE node_id = :node_id AND label IN ({_binds('key', keys)})")
-
-
-@lru_cache(STATEMENTS_MAX)
-def _members_statement(keys: int) -> Sql:
-    return Sql(
-        f"""
-        {{unbounded}} SELECT own.label, own.value, GROUP_CONCAT(m.node_id) AS nodes FROM node_labels own
-            JOIN node_labels m ON m.label = own.label AND m.value = own.value
-            JOIN nodes n ON n.id = m.node_id AND n.state <> 'deleted'
-        WHERE own.node_id = :node_id AND own.label IN ({_binds("key", keys)})
-        GROUP BY own.label, own.value
-    """,
-        mysql_unbounded="SET STATEMENT group_concat_max_len = 16777216 FOR",
-    )
-
-
-@lru_cache(STATEMENTS_MAX)
-def _lock_statement(nodes: int) -> Sql:
-    # The number of writes moves and nothing else: who reads what changed has nothing to read.
-    return Sql(
-        "{nowait} UPDATE scheduler_node_capacity SET generation = generation + 1 "  # numbered binds
-        f"WHERE node_id IN ({_binds('node', nodes)})",
-        mysql_nowait="SET STATEMENT innodb_lock_wait_timeout = 0 FOR",
-    )
-
-
-@lru_cache(STATEMENTS_MAX)
-def _neighbours_statement(nodes: int, keys: int) -> Sql:
-    return Sql(f"""
-        SELECT c.instance_uuid AS uuid, c.node_id, t.tag, t.value
-        FROM charges c JOIN instances i ON i.uuid = c.instance_uuid
-            JOIN instance_tags t ON t.instance_uuid = c.instance_uuid
-        WHERE c.namespace = :namespace AND c.node_id IN ({_binds("node", nodes)})
-            AND c.instance_uuid <> :instance_uuid AND i.state NOT IN ({_TERMINATING})
-            AND t.tag IN ({_binds("key", keys)})
-    """)

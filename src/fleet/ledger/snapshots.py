@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping
 
 from fleet.ledger import gpus
-from fleet.ledger.database import Database, Sql, decimal_of
+from fleet.ledger.database import Database, Sql, SqlOfLists, decimal_of
 from fleet.ledger.gpus import NodeGpus
 from fleet.model.gpu_inventory import GpuInventory
 from fleet.model.node import CapacityRow, NodeRecord
@@ -53,6 +53,7 @@ RECORDS = (
 PAGE = Sql(RECORDS + " AND n.id > :after ORDER BY n.id LIMIT :limit")
 PAGE_NODES = 500
 SINCE = Sql(RECORDS + " AND (m.updated_at > :cursor OR n.updated_at > :cursor)")
+SOME = SqlOfLists(RECORDS + " AND n.id IN ({nodes})")
 DECLARED = Sql(RECORDS + " AND n.updated_at > :cursor")
 NOW = Sql("SELECT {now} AS now_us")
 _MOVED = "SELECT node_id FROM {table} WHERE updated_at > :since"
@@ -140,9 +141,8 @@ def declared_since(db: Database, cursor: int) -> Sequence[NodeRecord]:
 
 def some(db: Database, node_ids: Sequence[int]) -> Sequence[NodeRecord]:
     """Return the records of the nodes with these ids."""
-    ids = ", ".join(str(int(node_id)) for node_id in node_ids)
     with db.read() as conn:
-        return _records(conn, Sql(RECORDS + f" AND n.id IN ({ids})").run(conn).mappings().all())
+        return _records(conn, SOME.run(conn, {"nodes": node_ids}).mappings().all())
 
 
 def _records(conn: Connection, rows: Sequence[RowMapping]) -> list[NodeRecord]:
