@@ -36,3 +36,21 @@ def test_an_instance_is_saved_as_its_charge_says(db: Database) -> None:
     assert (saved["uuid"], saved["node"], saved["draft"]) == (made.uuid, "a", True)
     assert saved["tags"] == {"role": "db"}
     assert 0 <= saved["charge_age_seconds"] < 60
+
+
+def test_what_is_placed_again_starts_from_the_instance_that_is_saved(db: Database) -> None:
+    ctx = ruling.context(db)
+    ruling.node(db, ctx, "a", {})
+    made = created(ctx, {"sleep_after_idle_seconds": 60})
+    fleet_of.execute(db, "UPDATE charges SET grown_memory_mb = 32, settled_at = placed_at, grown_at = placed_at")
+    body = {"cpus": 1, "memory_mb": 64, "namespace": fleet_of.NAMESPACE, "reason": "resize", "instance": made.uuid}
+    fleet = ctx.snapshots.peek()
+
+    seen = ctx.neighbours.seen(fleet.frame, parse_placement_request(body))
+    saved = with_instances(db, fleet).frame.instances
+
+    assert seen is not None
+    assert seen.get(made.uuid) == saved.get(made.uuid)
+    found = seen.get(made.uuid)
+    assert found is not None
+    assert (found.grown_memory_mb, found.sleepy, found.draft) == (32, True, False)

@@ -37,7 +37,7 @@ CHANGED = Sql(f"""
     SELECT t.now_us, {_PLACES} FROM (SELECT {{now}} AS now_us) t
     LEFT JOIN instances i ON i.namespace = :namespace AND i.updated_at > :since {_CHARGES}
 """)
-TAGS = Sql("SELECT namespace, state, JSON_EXTRACT(request, '$.tags') AS tags FROM instances WHERE uuid = :uuid")
+TAGS = Sql("SELECT state, JSON_EXTRACT(request, '$.tags') AS tags FROM instances WHERE uuid = :uuid")
 CHARGES = Sql("SELECT * FROM charges WHERE instance_uuid = :uuid ORDER BY id")
 TERMINATING = frozenset({"deleting", "deleted"})
 
@@ -67,10 +67,8 @@ class Neighbours:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """An instance that is placed again: whose it is, its tags, whether it is being terminated, and what it holds."""
+    """An instance that is placed again: its tags, whether it is being terminated, and what it holds."""
 
-    uuid: str
-    namespace: str
     tags: Mapping[str, str]
     terminating: bool
     charges: Sequence[Charge]
@@ -98,7 +96,7 @@ def own(db: Database, uuid: str) -> Own | None:
         charges = [charge_of(item) for item in CHARGES.run(conn, uuid=uuid).mappings()]
     if row is None:
         return None
-    return Own(uuid, row.namespace, _tags(row.tags), row.state in TERMINATING, charges)
+    return Own(_tags(row.tags), row.state in TERMINATING, charges)
 
 
 def _tagged(rows: Sequence[Row[Any]]) -> list[Neighbour]:

@@ -155,6 +155,11 @@ class Roster:
         }
         return twin
 
+    def name_of(self, node_id: int) -> str | None:
+        """Return the name of the node with a ledger id; None: it is not in the snapshot."""
+        at = self.by_id.get(node_id, -1)
+        return None if at < 0 else self.names[at]
+
     def coded(self, trait: str) -> Coded:
         """Return a declared trait of every node (`region`, `arch`, `backend`) as numbers; made once a trait."""
         found = self._coded.get(trait)

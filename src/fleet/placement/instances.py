@@ -6,10 +6,11 @@ instance that is a draft and newer than the sample is one charge, not two.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 
+from fleet.model.admission import Charge
 from fleet.model.capacity import expected_demand
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.resources import Amounts
@@ -38,6 +39,37 @@ class InstanceRecord:
     terminating: bool = False
     draft: bool = False
     charge_age_seconds: Decimal | None = None
+
+    @classmethod
+    def of_charges(
+        cls,
+        charges: Iterable[Charge],
+        *,
+        tags: Mapping[str, str],
+        terminating: bool,
+        name_of: Callable[[int], str | None],
+        now_us: int,
+    ) -> InstanceRecord:
+        """Return the instance of charges, of which there is one at least; `name_of`: the name of a node by its id."""
+        held = {charge.role: charge for charge in charges}
+        primary, incoming = held.get("primary"), held.get("incoming")
+        first = primary or incoming
+        assert first is not None, "an instance is known by its charges"
+        return cls(
+            uuid=first.instance_uuid,
+            namespace=first.namespace,
+            node=None if primary is None else name_of(primary.node_id),
+            incoming_node=None if incoming is None else name_of(incoming.node_id),
+            tags=tags,
+            amounts=first.amounts,
+            incoming=None if incoming is None or incoming.amounts == first.amounts else incoming.amounts,
+            grown_memory_mb=first.grown.memory_mb,
+            grown_disk_gb=first.grown.disk_gb,
+            sleepy=first.sleepy,
+            terminating=terminating,
+            draft=first.settled_at_us is None,
+            charge_age_seconds=Decimal(max(0, now_us - first.placed_at_us)) / 1_000_000,
+        )
 
     def nodes(self) -> Iterator[str]:
         """Yield the nodes on which this instance counts as a neighbour: a moving one counts on both."""

@@ -68,13 +68,13 @@ class NeighbourCache:
             return None
         found: list[InstanceRecord] = []
         if asked.pairs or asked.matches:
-            namespace = request.namespace or ""
+            namespace, name_of = request.namespace or "", frame.roster.name_of
             found = [
                 InstanceRecord(
                     one.uuid,
                     namespace,
-                    node=_name(frame, one.node_id),
-                    incoming_node=_name(frame, one.incoming_id),
+                    node=None if one.node_id is None else name_of(one.node_id),
+                    incoming_node=None if one.incoming_id is None else name_of(one.incoming_id),
                     tags=asked.seen_of(one.tags),
                 )
                 for one in self._of(namespace).carrying(asked, fresh_since)
@@ -99,23 +99,15 @@ class NeighbourCache:
     def _own(self, frame: Frame, uuid: str) -> list[InstanceRecord]:
         """Return the instance that is placed again: a decision starts from what its charges hold."""
         own = rows.own(self._db, uuid)
-        held = {} if own is None else {charge.role: charge for charge in own.charges}
-        if own is None or not held:
+        if own is None or not own.charges:
             return []
-        primary, incoming = held.get("primary"), held.get("incoming")
-        first = primary or incoming
-        assert first is not None, "there is a charge"
         return [
-            InstanceRecord(
-                own.uuid,
-                own.namespace,
-                node=None if primary is None else _name(frame, primary.node_id),
-                incoming_node=None if incoming is None else _name(frame, incoming.node_id),
+            InstanceRecord.of_charges(
+                own.charges,
                 tags=own.tags,
-                amounts=first.amounts,
-                incoming=None if incoming is None or incoming.amounts == first.amounts else incoming.amounts,
                 terminating=own.terminating,
-                draft=first.settled_at_us is None,
+                name_of=frame.roster.name_of,
+                now_us=frame.now_us,
             )
         ]
 
@@ -239,8 +231,3 @@ def _tags_of(one: Neighbour) -> Iterable[tuple[str, str | None]]:
     for key, value in one.tags.items():
         yield key, value
         yield key, None
-
-
-def _name(frame: Frame, node_id: int | None) -> str | None:
-    at = frame.roster.by_id.get(node_id, -1) if node_id is not None else -1
-    return None if at < 0 else frame.roster.names[at]

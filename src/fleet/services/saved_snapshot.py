@@ -6,8 +6,7 @@ of the service itself sees less of the instances, those alone that its request a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from decimal import Decimal
+from collections.abc import Sequence
 
 from fleet.ledger import placed
 from fleet.ledger.database import Database
@@ -32,30 +31,12 @@ def with_instances(db: Database, snapshot: Snapshot) -> Snapshot:
     return Snapshot(frame.with_instances(InstanceIndex(found)))
 
 
-def _record(frame: Frame, charges: Iterable[PlacedCharge]) -> InstanceRecord:
-    by_role = {one.charge.role: one for one in charges}
-    primary, incoming = by_role.get("primary"), by_role.get("incoming")
-    first = primary or incoming
-    assert first is not None, "an instance is listed by its charges"
-    charge = first.charge
-    other = None if incoming is None or incoming.charge.amounts == charge.amounts else incoming.charge.amounts
-    return InstanceRecord(
-        uuid=charge.instance_uuid,
-        namespace=charge.namespace,
-        node=_name(frame, primary),
-        incoming_node=_name(frame, incoming),
+def _record(frame: Frame, placed_charges: Sequence[PlacedCharge]) -> InstanceRecord:
+    first = placed_charges[0]
+    return InstanceRecord.of_charges(
+        (one.charge for one in placed_charges),
         tags=first.tags,
-        amounts=charge.amounts,
-        incoming=other,
-        grown_memory_mb=charge.grown.memory_mb,
-        grown_disk_gb=charge.grown.disk_gb,
-        sleepy=charge.sleepy,
         terminating=first.terminating,
-        draft=charge.settled_at_us is None,
-        charge_age_seconds=Decimal(max(0, frame.now_us - charge.placed_at_us)) / 1_000_000,
+        name_of=frame.roster.name_of,
+        now_us=frame.now_us,
     )
-
-
-def _name(frame: Frame, one: PlacedCharge | None) -> str | None:
-    at = -1 if one is None else frame.roster.by_id.get(one.charge.node_id, -1)
-    return None if at < 0 else frame.roster.names[at]
