@@ -173,6 +173,23 @@ def test_a_label_of_the_selector_that_changes_meanwhile_is_seen_under_the_lock_a
     assert created(ctx, {"placement": {"labels": {"rack": "r3"}}}).node == "a"
 
 
+@pytest.mark.parametrize(
+    ("declared", "other", "field"),
+    [({"region": "eu"}, {"region": "us"}, "region eu"), ({"arch": "arm64"}, {"arch": "amd64"}, "arch arm64")],
+)
+def test_a_region_or_architecture_that_changes_meanwhile_is_seen_under_the_lock(
+    db: Database, declared: dict[str, str], other: dict[str, str], field: str
+) -> None:
+    ctx, _ = fleet_of_two(db)
+    nodes.update(db, "a", declared)
+    ctx.snapshots.view(fresh_since=ctx.elapsed())
+
+    outcome = refused(create(after_deciding(ctx, lambda: nodes.update(db, "a", other)), declared))
+
+    assert outcome.code == "out_of_capacity"
+    assert {"node": "a", "outcome": "rulebroken", "rule": field} in walk_of(db, outcome.decision_id)
+
+
 @pytest.mark.parametrize("to", [{"rack": "r1"}, {}])
 def test_a_label_that_changes_meanwhile_is_seen_under_the_lock_and_by_the_next_attempt(
     db: Database, to: dict[str, str]

@@ -12,7 +12,7 @@ from fleet.placement.ask import Ask
 from fleet.placement.rules.enforced import Enforced
 from fleet.placement.rules.ground import FrameGround
 from fleet.placement.snapshot import Snapshot
-from fleet.placement.stages import affinity_constraints, labels, placement_rules
+from fleet.placement.stages import affinity_constraints, arch, labels, placement_rules, region
 from tests.property.fleets import LAWS, documents, requests
 
 
@@ -24,7 +24,7 @@ def test_a_node_breaks_a_rule_under_the_lock_exactly_when_the_pipeline_drops_it_
     frame = Snapshot.from_json(document).frame
     ask = Ask.of(request, frame)
     dropped = np.zeros(len(frame), dtype=np.bool_)
-    for stage in (labels, affinity_constraints, placement_rules):
+    for stage in (region, arch, labels, affinity_constraints, placement_rules):
         for _, mask in stage.drops(ask, frame) or ():
             dropped |= mask
     enforced = Enforced.of(request, ())
@@ -40,5 +40,6 @@ def test_rules_that_yielded_are_not_judged_again_and_requirements_always_are(req
     enforced = Enforced.of(request, ("placement_rules",))
     spec = request.affinity_spec
 
-    assert (enforced is not None) == (bool(request.placement.labels) or (spec is not None and spec.constrains))
+    declared = request.placement.labels or request.region or request.arch
+    assert (enforced is not None) == (bool(declared) or (spec is not None and spec.constrains))
     assert enforced is None or enforced.rules == ()

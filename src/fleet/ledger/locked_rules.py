@@ -14,7 +14,7 @@ import numpy as np
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from fleet.ledger.database import LOCK_WAIT_TIMEOUT, SqlOfLists, error_number
+from fleet.ledger.database import LOCK_WAIT_TIMEOUT, Sql, SqlOfLists, error_number
 from fleet.ledger.neighbours import TERMINATING
 from fleet.model.cluster_config import ClusterConfig
 from fleet.placement.columns import LEDGER, SAMPLE
@@ -25,6 +25,7 @@ from fleet.placement.rules.enforced import Enforced
 from fleet.placement.rules.ground import FrameGround
 
 _TERMINATING = ", ".join(f"'{state}'" for state in sorted(TERMINATING))
+DECLARED = Sql("SELECT region, arch FROM nodes WHERE id = :node_id")
 OWN = SqlOfLists("SELECT label, value FROM node_labels WHERE node_id = :node_id AND label IN ({keys})")
 MEMBERS = SqlOfLists(
     """
@@ -64,9 +65,17 @@ def broken(conn: Connection, enforced: Enforced, *, node_id: int, namespace: str
     """
     labels = _hold_groups(conn, enforced, node_id)
     names = {each: str(each) for each in sorted(labels)}
-    roster = Roster(list(names.values()), list(names), [Traits(labels=labels[each]) for each in names])
+    traits = {each: Traits(labels=labels[each]) for each in names}
+    if enforced.region or enforced.arch:
+        traits[node_id] = _declared(conn, node_id, labels[node_id])
+    roster = Roster(list(names.values()), list(names), list(traits.values()))
     index = InstanceIndex(_neighbours(conn, enforced, names, namespace, instance_uuid))
     return enforced.broken(FrameGround(_bare(roster, index), namespace, instance_uuid), roster.by_id[node_id])
+
+
+def _declared(conn: Connection, node_id: int, labels: Mapping[str, str]) -> Traits:
+    row = DECLARED.run(conn, node_id=node_id).one()
+    return Traits(labels=labels, region=row.region, arch=row.arch)
 
 
 def _bare(roster: Roster, index: InstanceIndex) -> Frame:

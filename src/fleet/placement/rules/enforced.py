@@ -1,8 +1,8 @@
-"""What admission holds an instance to: selector, rules and `require_*` entries that are judged again under the locks.
+"""What admission holds an instance to: selector, region, architecture, rules and `require_*` entries, judged again.
 
 The pipeline judges a snapshot, which two placements at once both see; so what it found is judged once more by the same
-code against what is committed, on the nodes that matter only: the selector too, since a process sees another label only
-a moment after the operator who set it was answered. Wishes (`prefer_*`, rules that yielded) are not.
+code against what is committed, under the locks, on the nodes that matter only: what operators declare too, since a
+process sees another label or region only a moment after the operator who set it was answered. Wishes (`prefer_*`, rules that yielded) are not.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from fleet.model.affinity import Entries
+from fleet.model.arch import effective_arch
 from fleet.model.request import PlacementRequest
 from fleet.model.rules import Node, instance_pairs, node_keys, within_keys
 from fleet.placement.rules.ground import FrameGround
@@ -28,6 +29,8 @@ class Enforced:
     rules: tuple[Node, ...] = ()
     require_with: Entries = ()
     require_without: Entries = ()
+    region: str = ""
+    arch: str = ""
 
     @classmethod
     def of(cls, request: PlacementRequest, overridden: Collection[str]) -> Enforced | None:
@@ -38,6 +41,8 @@ class Enforced:
             () if RULES_STAGE in overridden else request.placement_rules,
             () if spec is None else spec.require_with,
             () if spec is None else spec.require_without,
+            request.region,
+            request.arch,
         )
         return None if found == cls() else found
 
@@ -59,6 +64,11 @@ class Enforced:
 
     def broken(self, ground: FrameGround, at: int) -> str:
         """Return the first thing that does not hold on the node at an index; empty: everything holds."""
+        traits = ground.traits(at)
+        if self.region and traits.region != self.region:
+            return f"region {self.region}"
+        if self.arch and effective_arch(traits.arch) != effective_arch(self.arch):
+            return f"arch {self.arch}"
         for key, value in self.labels:
             if not ground.labelled({key: value})[at]:
                 return f"{LABELS_FIELD} {key}={value}"

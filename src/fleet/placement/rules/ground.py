@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fleet.model.affinity import TagMatch
 from fleet.placement.columns import Mask
-from fleet.placement.frame import Frame
+from fleet.placement.frame import Frame, Traits
 from fleet.placement.instances import InstanceRecord
 from fleet.placement.neighbours import Group, places_of
 
@@ -55,6 +55,10 @@ class FrameGround:
         self._frame = frame
         self._namespace = namespace
         self._exclude = exclude
+
+    def traits(self, at: int) -> Traits:
+        """Return what is declared of the node at an index."""
+        return self._frame.roster.traits[at]
 
     def labelled(self, tags: Mapping[str, str]) -> Mask:
         """Return which nodes carry every pair as labels."""
