@@ -6,6 +6,7 @@ schedulable; a selector that matches nothing; no GPUs anywhere; and then the sta
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,7 +47,7 @@ def before_any_stage(ask: Ask, frame: Frame) -> Cause | None:
         unknown.insert(0, str(ask.request.placement.node))
     if unknown:
         count = f"{len(frame)} nodes are registered" if len(frame) else "no node is registered"
-        return Cause("node_not_found", sentence=f"no node is called {', '.join(unknown)}; {count}")
+        return Cause("node_not_found", sentence=f"no node is called {_named(unknown)}; {count}")
     if ask.is_fork and ask.fork_home < 0:
         return Cause("node_not_found", sentence="the node that holds what is forked is not registered any more")
     if len(frame):
@@ -54,6 +55,11 @@ def before_any_stage(ask: Ask, frame: Frame) -> Cause | None:
     if ask.gpus.count:
         return Cause("no_gpu_nodes", sentence="gpu workloads require a registered gpu node: no node is registered")
     return Cause("no_nodes", sentence="placement requires registered nodes: no node is registered")
+
+
+def _named(names: Sequence[str]) -> str:
+    """Return the first few names."""
+    return ", ".join(names[:NAMED_MAX]) + (", …" if len(names) > NAMED_MAX else "")
 
 
 def of_emptying(emptied: NamedStage, trail: Trail) -> Cause:
@@ -131,8 +137,7 @@ def _without_labels(emptied: NamedStage, trail: Trail) -> str:
     for key in within_keys(trail.ask.request.placement_rules):
         lacking = sorted(roster.names[at] for at in np.flatnonzero(judged & ~roster.labelled(key).has_value()))
         if lacking:
-            names = ", ".join(lacking[:NAMED_MAX]) + (", …" if len(lacking) > NAMED_MAX else "")
-            parts.append(f"{len(lacking)} of {np.count_nonzero(judged)} nodes lack the label {key} ({names})")
+            parts.append(f"{len(lacking)} of {np.count_nonzero(judged)} nodes lack the label {key} ({_named(lacking)})")
     return "; ".join(parts)
 
 

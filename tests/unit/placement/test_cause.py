@@ -307,3 +307,9 @@ def test_room_is_asked_before_rules_so_a_full_fleet_is_full() -> None:
     decision = decision_on(a_node(used_cpus=42), placement_rules=[RULE], affinity={"require_with_tag": ["ghost"]})
 
     assert cause_of(decision) == ("out_of_capacity", "sufficient_idle_cpu", True)
+
+
+def test_of_many_unknown_names_the_first_few_are_told() -> None:
+    decision = decision_on(a_node(), destinations=[f"nowhere{at}" for at in range(50)])
+
+    assert decision.summary == "no node is called nowhere0, nowhere1, nowhere2, …; 1 nodes are registered"
