@@ -1,4 +1,4 @@
-"""Pending: what a node's sample cannot include yet. One rule, as SQL for sums and in Python for one charge.
+"""Pending: what a node's sample cannot include yet. One rule, as SQL for sums; for one charge the formulas.
 
 A draft has no proof of its domain, an incoming move has no domain there, and a domain that was proved at the moment the
 measuring began, or later, may have been missed by it: equal times count as newer. Of a charge that the sample includes,
@@ -7,6 +7,7 @@ what it grew by since then is pending still.
 
 from __future__ import annotations
 
+from fleet.model import capacity
 from fleet.model.admission import Charge
 from fleet.model.resources import Amounts
 
@@ -27,13 +28,21 @@ def amounts(charge: Charge, sample_at_us: int) -> tuple[int, int]:
 
     Growth is kept as one sum with the time of the last: a sample from between two growths counts both as pending.
     """
-    if charge.settled_at_us is None or charge.role == "incoming" or charge.settled_at_us >= sample_at_us:
-        return charge.amounts.memory_mb, charge.amounts.disk_gb
-    grown = grown_since(charge, sample_at_us)
-    return grown.memory_mb, grown.disk_gb
+    missed = charge.role == "incoming" or capacity.missed_by_sample(charge.settled_at_us, sample_at_us)
+    grew = _grew_since(charge, sample_at_us)
+    memory, disk = (
+        capacity.pending_amount(
+            getattr(charge.amounts, name), getattr(charge.grown, name), missed=missed, growth_missed=grew
+        )
+        for name in ("memory_mb", "disk_gb")
+    )
+    return memory, disk
 
 
 def grown_since(charge: Charge, sample_at_us: int) -> Amounts:
     """Return what the charge grew by since a sample's measuring began; equal times count as newer."""
-    newer = charge.grown_at_us is not None and charge.grown_at_us >= sample_at_us
-    return charge.grown if newer else Amounts()
+    return charge.grown if _grew_since(charge, sample_at_us) else Amounts()
+
+
+def _grew_since(charge: Charge, sample_at_us: int) -> bool:
+    return charge.grown_at_us is not None and capacity.missed_by_sample(charge.grown_at_us, sample_at_us)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     Column = NDArray[np.int64]
 
 T = TypeVar("T", int, "Column")
+M = TypeVar("M", int, Decimal)
 
 THOUSAND = 1000
 """Ratios and loads keep three places: the integer they are scaled by."""
@@ -104,6 +105,21 @@ def foreign_disk_gb(total_gb: int, available_gb: int, own_gb: int) -> int:
 def ledger_headroom(limit: T, used: T) -> T:
     """Return `limit - used`; negative when over the limit. Columns."""
     return limit - used
+
+
+def missed_by_sample(moment: M | None, sampled: M) -> bool:
+    """Return whether a sample whose measuring began at `sampled` can have missed what happened at `moment`.
+
+    None: it has not happened yet. Equal times count as newer: the sample may have been measured just before.
+    """
+    return moment is None or moment >= sampled
+
+
+def pending_amount(held: int, grown: int, *, missed: bool, growth_missed: bool) -> int:
+    """Return what is pending of a charge: all of it, or what it grew by since the sample, or nothing."""
+    if missed:
+        return held
+    return grown if growth_missed else 0
 
 
 def measured_headroom(available: T, reservation: T, pending: T, ratio_milli: int) -> T:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from fleet.model.admission import Charge
-from fleet.model.capacity import expected_demand
+from fleet.model.capacity import expected_demand, missed_by_sample, pending_amount
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.resources import Amounts
 
@@ -124,11 +124,12 @@ def _pending(
 ) -> tuple[int, int]:
     """Return the memory and disk of one charge that the node's sample cannot include yet."""
     age = instance.charge_age_seconds
-    # Equal times count as newer: the sample may have been measured just before the charge.
-    newer = age is not None and (sample_age_seconds is None or age <= sample_age_seconds)
-    if node != instance.node or instance.draft or newer:
-        return amounts.memory_mb, amounts.disk_gb
-    return instance.grown_memory_mb, instance.grown_disk_gb
+    newer = age is not None and (sample_age_seconds is None or missed_by_sample(-age, -sample_age_seconds))
+    missed = node != instance.node or instance.draft or newer
+    # A document tells what it grew by since the sample, and nothing older.
+    memory = pending_amount(amounts.memory_mb, instance.grown_memory_mb, missed=missed, growth_missed=True)
+    disk = pending_amount(amounts.disk_gb, instance.grown_disk_gb, missed=missed, growth_missed=True)
+    return memory, disk
 
 
 def _demand(instance: InstanceRecord, amounts: Amounts, config: ClusterConfig) -> Decimal:

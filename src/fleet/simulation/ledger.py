@@ -157,7 +157,7 @@ class Ledger:
         row = self.rows[charge.node]
         del row.charges[charge.index]
         row.used -= charge.amounts
-        if _is_pending(charge, row.sample_at_us):
+        if capacity.missed_by_sample(charge.settled_at_us, row.sample_at_us):
             row.pending_memory_mb -= charge.amounts.memory_mb
             row.pending_disk_gb -= charge.amounts.disk_gb
         row.sleepy_memory_mb -= charge.amounts.memory_mb if charge.sleepy else 0
@@ -173,7 +173,9 @@ class Ledger:
         row.metrics, row.sample_at_us = metrics, now_us
         row.load_milli = capacity.to_milli(metrics["cpu_load_1"])
         row.schedulable = measured.cpu_schedulable or 0
-        waiting = [charge.amounts for charge in row.charges.values() if _is_pending(charge, now_us)]
+        waiting = [
+            charge.amounts for charge in row.charges.values() if capacity.missed_by_sample(charge.settled_at_us, now_us)
+        ]
         row.pending_memory_mb = sum(amounts.memory_mb for amounts in waiting)
         row.pending_disk_gb = sum(amounts.disk_gb for amounts in waiting)
         row.locked_until_us = max(row.locked_until_us, now_us + PUBLISH_HOLD_US)
@@ -196,11 +198,6 @@ class Ledger:
             if age_us < window * MILLION:
                 age = Decimal(age_us) / MILLION
                 yield capacity.expected_demand(charge.amounts.cpus, per_vcpu, age, window)
-
-
-def _is_pending(charge: Charge, sample_at_us: int) -> bool:
-    """Equal times count as newer: the sample may have been measured just before."""
-    return charge.settled_at_us is None or charge.settled_at_us >= sample_at_us
 
 
 def _bound(inventory: GpuInventory, units: Sequence[str], holder: str | None) -> GpuInventory:
