@@ -14,10 +14,10 @@ from fleet.model.lifecycle import InstanceState
 from fleet.model.resources import Amounts
 from fleet.placement.record import encode_decision
 from fleet.services import decisions as replays
-from fleet.services.again import Chosen
 from fleet.services.context import Context
 from fleet.services.create import Created
 from fleet.services.place import Refusal
+from fleet.services.replacing import Chosen
 from tests.ledger import fleet_of, ruling
 
 MOVED = Sql("UPDATE instances SET node_id = :node_id, updated_at = {now} WHERE uuid = :uuid")

@@ -12,11 +12,11 @@ from fleet.ledger.samples import set_scheduling
 from fleet.model.errors import Conflict, NotFound
 from fleet.model.request import Reason
 from fleet.model.resources import Amounts
-from fleet.services.again import Chosen
 from fleet.services.context import Context
 from fleet.services.delete import delete_instance
 from fleet.services.destination import choose_destination
 from fleet.services.place import Refusal
+from fleet.services.replacing import Chosen
 from tests.ledger import fleet_of, replacing, ruling
 from tests.ledger.replacing import chosen, holds, refused, running
 from tests.ledger.ruling import apart

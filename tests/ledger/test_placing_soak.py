@@ -17,12 +17,12 @@ from fleet.ledger.database import Database
 from fleet.ledger.verify import verify
 from fleet.model.request import InstanceRequest, Reason
 from fleet.model.resources import Amounts
-from fleet.services.again import Chosen
 from fleet.services.context import Context
 from fleet.services.create import Created
 from fleet.services.destination import choose_destination
 from fleet.services.fork import fork
 from fleet.services.place import Refusal
+from fleet.services.replacing import Chosen
 from fleet.services.resize import resize
 from tests.ledger import fleet_of, replacing, ruling, soaking
 

@@ -9,8 +9,9 @@ from fleet.ledger.database import Database
 from fleet.ledger.samples import set_scheduling
 from fleet.model.errors import Conflict, InvalidRequest, NotFound
 from fleet.model.resources import Amounts
-from fleet.services import again, timeline
+from fleet.services import timeline
 from fleet.services.context import Context
+from fleet.services.replacing import subject
 from fleet.services.resize import resize
 from tests.ledger import fleet_of, replacing, ruling
 from tests.ledger.replacing import chosen, holds, running
@@ -151,7 +152,7 @@ def test_the_overhead_that_it_was_made_with_stays(db: Database) -> None:
     assert holds(db, made.uuid) == {"primary": (a, Amounts(2, 576, 0, 1))}
     chosen(resize(ctx, made.uuid, Amounts(3, 512, 0)))
     assert holds(db, made.uuid) == {"primary": (a, Amounts(3, 576, 0, 1))}
-    assert again.subject(ctx, made.uuid).overhead_mb == 64
+    assert subject(ctx, made.uuid).overhead_mb == 64
 
 
 def test_a_hard_claim_refuses_the_increase_and_says_so(db: Database) -> None:

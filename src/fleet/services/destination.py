@@ -18,10 +18,10 @@ from fleet.model.errors import Conflict
 from fleet.model.request import PlacementRequest, Reason
 from fleet.placement.ask import MOVES
 from fleet.placement.rules.enforced import Enforced
-from fleet.services import again
-from fleet.services.again import Chosen, Key, NewRows, Subject, no_rows
+from fleet.services import replacing
 from fleet.services.context import Context
 from fleet.services.place import Admit, Refusal
+from fleet.services.replacing import Chosen, Key, NewRows, Subject, no_rows
 
 
 def choose_destination(
@@ -40,13 +40,13 @@ def choose_destination(
     but neither room nor the node's state. `destinations` restrict the choice: None any, empty none.
 
     Raises:
-        NotFound: no such instance; Conflict: as `again.subject`, or `node` is where the instance is.
+        NotFound: no such instance; Conflict: as `replacing.subject`, or `node` is where the instance is.
     """
     assert reason in MOVES, "a move has a reason of its own"
     who, request = move_request(ctx, instance_uuid, reason, node=node, destinations=destinations)
     told = {"named": True, "overridden": _overridden(who)} if node is not None else {}
     verb = _move(who, named=node is not None)
-    return again.place_again(ctx, who, request, verb, new_rows=new_rows, key=key, told=told)
+    return replacing.place_again(ctx, who, request, verb, new_rows=new_rows, key=key, told=told)
 
 
 def move_request(
@@ -62,7 +62,7 @@ def move_request(
     Raises:
         NotFound, Conflict: as `choose_destination`.
     """
-    who = again.subject(ctx, instance_uuid)
+    who = replacing.subject(ctx, instance_uuid)
     if node is not None and node == who.node:
         raise Conflict(f"the instance is {who.instance.state} on node {node}: a move goes to another node")
     changed: dict[str, Any] = {"destinations": None if destinations is None else list(destinations)}
@@ -71,7 +71,7 @@ def move_request(
             key: value for key, value in (who.instance.request.get("metadata") or {}).items() if key != "affinity"
         }
         changed |= {"placement": {"node": node}, "placement_rules": [], "affinity": None, "metadata": metadata or None}
-    return who, again.question(ctx, who, reason, **changed)
+    return who, replacing.question(ctx, who, reason, **changed)
 
 
 def _overridden(who: Subject) -> list[str]:

@@ -12,7 +12,7 @@ from fleet.model.request import InstanceRequest, PlacementRequest, Reason
 from fleet.model.resources import Amounts
 from fleet.placement.pipeline import decide
 from fleet.placement.snapshot import Snapshot
-from fleet.services import again, remedies
+from fleet.services import remedies, replacing
 from fleet.services.context import Context
 from fleet.services.destination import move_request
 from fleet.services.resize import resize_request
@@ -61,7 +61,7 @@ def explain_again(
         InvalidRequest: an amount is out of bounds; DatabaseUnavailable: the ledger cannot be read.
     """
     if reason is Reason.RESIZE:
-        view = again.subject(ctx, instance_uuid).instance
+        view = replacing.subject(ctx, instance_uuid).instance
         size = {"cpus": view.cpus, "memory_mb": view.memory_mb, "disk_gb": view.disk_gb, **target}
         asked = resize_request(ctx, instance_uuid, Amounts(**size))[2]
     else:

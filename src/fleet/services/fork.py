@@ -15,12 +15,12 @@ from fleet.ledger.idempotency import Keyed
 from fleet.model.admission import AdmissionOutcome
 from fleet.model.errors import InvalidRequest
 from fleet.model.request import InstanceRequest, PlacementRequest, Reason
-from fleet.services import again
-from fleet.services.again import Subject
+from fleet.services import replacing
 from fleet.services.context import Context
 from fleet.services.create import Created, place_new, replayed
 from fleet.services.idempotency import RetryKey, once
 from fleet.services.place import Admit, Refusal
+from fleet.services.replacing import Subject
 
 FORCED = "fork forced past the capacity guard"
 
@@ -42,7 +42,7 @@ def fork(
     return once(
         ctx.database,
         retry_key,
-        make=lambda keyed: _fork(ctx, again.subject(ctx, source_uuid), request, keyed, force=force),
+        make=lambda keyed: _fork(ctx, replacing.subject(ctx, source_uuid), request, keyed, force=force),
         replay=replayed,
     )
 

@@ -16,10 +16,10 @@ from fleet.model.admission import AdmissionOutcome, Charge
 from fleet.model.errors import InvalidRequest
 from fleet.model.request import AMOUNT_MAX, CPUS_MAX, PlacementRequest, Reason
 from fleet.model.resources import Amounts
-from fleet.services import again
-from fleet.services.again import Chosen, Key, NewRows, no_rows
+from fleet.services import replacing
 from fleet.services.context import Context
 from fleet.services.place import Admit, Refusal
+from fleet.services.replacing import Chosen, Key, NewRows, no_rows
 
 BOUNDS = {"cpus": (1, CPUS_MAX), "memory_mb": (1, AMOUNT_MAX), "disk_gb": (0, AMOUNT_MAX)}
 
@@ -33,18 +33,18 @@ def resize(
     all of the new size, under the rules that the instance was made with. GPUs and sleep stay as they are.
 
     Raises:
-        NotFound, Conflict: as `again.subject`; InvalidRequest: an amount is out of bounds.
+        NotFound, Conflict: as `replacing.subject`; InvalidRequest: an amount is out of bounds.
     """
     who, holds, request = resize_request(ctx, instance_uuid, target)
     if holds == who.charge.amounts:
         return Chosen(who.charge.node_id, who.node, None, moves=False)
     verb = _grow_or_move(who.charge, ctx.configuration().scheduler_demand_per_vcpu)
-    return again.place_again(ctx, who, request, verb, holds=holds, new_rows=new_rows, key=key)
+    return replacing.place_again(ctx, who, request, verb, holds=holds, new_rows=new_rows, key=key)
 
 
 def resize_request(
     ctx: Context, instance_uuid: str, target: Amounts
-) -> tuple[again.Subject, Amounts, PlacementRequest]:
+) -> tuple[replacing.Subject, Amounts, PlacementRequest]:
     """Return the instance, what its charge is to hold, and what is asked.
 
     Raises:
@@ -57,9 +57,9 @@ def resize_request(
     ]
     if problems:
         raise InvalidRequest("; ".join(f"{item['field']} {item['message']}" for item in problems), errors=problems)
-    who = again.subject(ctx, instance_uuid)
+    who = replacing.subject(ctx, instance_uuid)
     holds = who.holds(target)
-    return who, holds, again.question(ctx, who, Reason.RESIZE, holds)
+    return who, holds, replacing.question(ctx, who, Reason.RESIZE, holds)
 
 
 def _grow_or_move(home: Charge, per_vcpu: Decimal) -> Admit:
