@@ -58,8 +58,8 @@ def test_remedies_stand_below_the_sentence_the_smallest_first(shown: Any) -> Non
 
     assert lines[1:5] == [
         "What would help:",
-        "  Ask for 1 vCPUs instead of 2: then n1 fits.",
-        "  Wait until n1 has 1 vCPUs more: then n1 fits.",
+        "  Ask for 1 vCPU instead of 2: then n1 fits.",
+        "  Wait until n1 has 1 vCPU more: then n1 fits.",
         "  Register a node with room for at least 2 vCPUs, 1024 MiB of memory, 10 GiB of disk. (an operator can)",
     ]
 
@@ -68,4 +68,4 @@ def test_an_answer_without_remedies_still_tells_the_nearest_node(shown: Any) -> 
     decision = explained(a_node(used_cpus=41), cpus=2)
     del decision["remedies"]
 
-    assert "What would help: nearest is n1: it lacks 1 vCPUs" in shown(decision)
+    assert "What would help: nearest is n1: it lacks 1 vCPU" in shown(decision)

@@ -11,7 +11,7 @@ from fleet.placement.relaxations import By
 from fleet.services.remedies import REST, Allowance
 
 CHANGE = {"field": "cpus", "from": 2, "to": 1}
-FOUND = (Remedy((CHANGE,), "Ask for 1 vCPUs instead of 2: then n1 fits.", "n1", 1, By.CALLER),)
+FOUND = (Remedy((CHANGE,), "Ask for 1 vCPU instead of 2: then n1 fits.", "n1", 1, By.CALLER),)
 
 
 class Clock:

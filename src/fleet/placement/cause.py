@@ -17,7 +17,7 @@ from fleet.model.labels import selector_text
 from fleet.model.rules import within_keys
 from fleet.placement.ask import Ask
 from fleet.placement.columns import Mask
-from fleet.placement.explanation import LEFT, UNITS, exceeds_every_limit, largest_limits, shortfalls
+from fleet.placement.explanation import LEFT, UNITS, counted, exceeds_every_limit, largest_limits, shortfalls
 from fleet.placement.frame import Frame
 from fleet.placement.stage import Filter, NamedStage, all_stages
 from fleet.placement.stages.backend import serving as backend_serves
@@ -125,7 +125,7 @@ def _largest_instance(emptied: NamedStage, trail: Trail) -> str:
     if most < 0:
         return ""
     owner = min(trail.frame.roster.names[at] for at in np.flatnonzero(column == most))
-    return f"{trail.ask.amounts.cpus} vCPUs exceed the most that one instance may have, {most} ({owner})"
+    return f"{counted(trail.ask.amounts.cpus, 'cpus')} exceed the most that one instance may have, {most} ({owner})"
 
 
 def _without_labels(emptied: NamedStage, trail: Trail) -> str:
@@ -178,5 +178,5 @@ def _of_pin(emptied: NamedStage, trail: Trail) -> Cause:
 
 def _no_room(name: str, ask: Ask, frame: Frame, meaning: str) -> str:
     lacking = shortfalls(ask, frame)[:, ask.pin]
-    parts = [f"{int(amount)} {UNITS[name_]}" for name_, amount in zip(UNITS, lacking, strict=True) if amount > 0]
+    parts = [counted(int(amount), name_) for name_, amount in zip(UNITS, lacking, strict=True) if amount > 0]
     return f"node {name} has no room: {'it lacks ' + ' and '.join(parts) if parts else meaning}"

@@ -230,10 +230,11 @@ def _sentence(words: str, first: str, count: int) -> str:
 
 def _node_sentence(shape: Mapping[str, Any]) -> str:
     """Return what a new node has to have, in words."""
-    parts = [f"{shape[name]} {explanation.UNITS[name]}" for name in ("cpus", "memory_mb", "disk_gb") if shape[name]]
+    parts = [explanation.counted(shape[name], name) for name in ("cpus", "memory_mb", "disk_gb") if shape[name]]
     if shape.get("gpus"):
         kind = " ".join(shape[name] for name in ("gpu_kind", "gpu_profile") if shape.get(name))
-        parts.append(f"{shape['gpus']} GPUs{f' ({kind})' if kind else ''}")
+        gpus = explanation.counted_gpus(shape["gpus"], shape.get("gpu_profile", ""))
+        parts.append(f"{gpus}{f' ({kind})' if kind else ''}")
     traits = [f"{name} {shape[name]}" for name in ("region", "arch") if shape.get(name)]
     traits += [f"label {key}={value}" for key, value in shape.get("labels", {}).items()]
     traits += [f"a {key} of its own" for key in shape.get("own_labels", ())]

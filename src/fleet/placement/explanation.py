@@ -18,6 +18,20 @@ from fleet.placement.stage import Filter, all_stages
 
 UNITS: Final = {"cpus": "vCPUs", "memory_mb": "MiB of memory", "disk_gb": "GiB of disk", "instances": "slots"}
 DIMENSIONS: Final = tuple(UNITS)
+_ONE: Final = {"cpus": "vCPU", "instances": "slot"}
+
+
+def counted(amount: int, dimension: str) -> str:
+    """Return an amount with its unit: `1 vCPU`, `512 MiB of memory`."""
+    return f"{amount} {_ONE.get(dimension, UNITS[dimension]) if amount == 1 else UNITS[dimension]}"
+
+
+def counted_gpus(count: int, profile: str = "") -> str:
+    """Return a number of GPUs, or of slices of a MIG profile, in words."""
+    word = "slice" if profile else "GPU"
+    return f"{count} {word}{'' if count == 1 else 's'}"
+
+
 LEFT: Final = ", among the nodes left by then"
 """Said where a node that another stage dropped has more, so that nobody takes the figure for the whole fleet's."""
 
@@ -73,7 +87,7 @@ def largest_limits(ask: Ask, frame: Frame, among: Mask) -> str:
             owner = min(frame.roster.names[at] for at in np.flatnonzero(column == best))
             larger = bool((limits[row] > best).any())
             told.append(
-                f"{wanted} {UNITS[dimension]} exceed the largest limit, {best} ({owner}){LEFT if larger else ''}"
+                f"{counted(wanted, dimension)} exceed the largest limit, {best} ({owner}){LEFT if larger else ''}"
             )
     return "; ".join(told) or "no node's limits hold all amounts of the request together"
 
@@ -105,7 +119,7 @@ def remedy(decision: Decision, ask: Ask, frame: Frame, among: Mask) -> str:
     if best is None:
         return ""
     lacking = shortfalls(ask, frame)[:, best]
-    parts = [f"{int(amount)} {UNITS[name]}" for name, amount in zip(DIMENSIONS, lacking, strict=True) if amount]
+    parts = [counted(int(amount), name) for name, amount in zip(DIMENSIONS, lacking, strict=True) if amount]
     return f"nearest is {frame.roster.names[best]}: it lacks {' and '.join(parts)}"
 
 

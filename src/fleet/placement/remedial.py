@@ -14,7 +14,7 @@ from fleet.model.labels import LABELS_MAX, is_label, selector_text
 from fleet.model.rules import within_keys
 from fleet.placement import what_if
 from fleet.placement.columns import ACTIVE, STATES, UNKNOWN, UNLIMITED, Mask
-from fleet.placement.explanation import UNITS, distance, shortfalls
+from fleet.placement.explanation import UNITS, counted, counted_gpus, distance, shortfalls
 from fleet.placement.frame import Frame
 from fleet.placement.relaxations import Case, Edit, Kind, Relaxation, Verdicts, names_of, or_others
 from fleet.placement.stages.queue_state import WAITING_MAX
@@ -198,10 +198,10 @@ def _awaited(verdicts: Verdicts, at: int) -> tuple[dict[str, int], list[str]]:
     ask, frame = verdicts.ask, verdicts.case.frame
     lacking = shortfalls(ask, frame)[:, at]
     frees = {name: int(amount) for name, amount in zip(UNITS, lacking, strict=True) if amount > 0}
-    parts = [f"{amount} {UNITS[name]} more" for name, amount in frees.items()]
+    parts = [f"{counted(amount, name)} more" for name, amount in frees.items()]
     if ask.gpus.count and (short := ask.gpus.count - int(frame.gpus.free(ask.gpus)[at])) > 0:
         frees["gpus"] = short
-        parts.append(f"{short} GPUs more")
+        parts.append(f"{counted_gpus(short, ask.gpus.profile)} more")
     if "queue_state" in verdicts.fails and verdicts.fails["queue_state"][at]:
         parts.append(f"at most {WAITING_MAX} waiting jobs")
     if "sufficient_idle_disk" in verdicts.fails and verdicts.fails["sufficient_idle_disk"][at]:

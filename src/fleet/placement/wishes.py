@@ -18,7 +18,7 @@ from fleet.model.labels import selector_text
 from fleet.model.request import PlacementRequest, Reason
 from fleet.model.rules import AllOf, AnyOf, Node, Rule, leaves, rules_form
 from fleet.placement.columns import Mask
-from fleet.placement.explanation import UNITS
+from fleet.placement.explanation import counted, counted_gpus
 from fleet.placement.relaxations import (
     UNKNOWN_NAME,
     Case,
@@ -237,7 +237,7 @@ def _amounts(verdicts: Verdicts) -> Iterator[Relaxation]:
         def edit(case: Case, at: int, _others: int, name: str = name, wanted: int = wanted, most: Any = most) -> Edit:
             left = min(wanted, int(most[at]))
             changed = Case(case.request.model_copy(update={name: left}), case.frame)
-            return Edit(changed, (change_of(name, wanted, left),), f"ask for {left} {UNITS[name]} instead of {wanted}")
+            return Edit(changed, (change_of(name, wanted, left),), f"ask for {counted(left, name)} instead of {wanted}")
 
         yield Relaxation(kind=Kind.AMOUNT, stages=stages, still=still, edit=edit, given_up=given_up, amount=name)
 
@@ -254,7 +254,11 @@ def _gpus(verdicts: Verdicts) -> Iterator[Relaxation]:
     def fewer(case: Case, at: int, _others: int) -> Edit:
         left = min(wanted, int(free[at]))
         changed = Case(case.request.model_copy(update={"gpus": left}), case.frame)
-        return Edit(changed, (change_of("gpus", wanted, left),), f"ask for {left} GPUs instead of {wanted}")
+        return Edit(
+            changed,
+            (change_of("gpus", wanted, left),),
+            f"ask for {counted_gpus(left, request.gpu_profile)} instead of {wanted}",
+        )
 
     yield Relaxation(kind=Kind.AMOUNT, stages=GPU, still=still, edit=fewer, given_up=given_up, amount="gpus")
     values = {"gpus": 0, "gpu_kind": "", "gpu_profile": ""}

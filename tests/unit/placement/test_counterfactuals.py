@@ -71,7 +71,7 @@ def test_an_amount_is_lowered_to_what_the_best_node_takes() -> None:
 
     assert told(*nodes, cpus=4) == [
         "Ask for 3 vCPUs instead of 4: then n2 fits.",
-        "Wait until n2 (or one other) has 1 vCPUs more: then n2 fits.",
+        "Wait until n2 (or one other) has 1 vCPU more: then n2 fits.",
     ]
 
 
@@ -85,7 +85,7 @@ def test_two_amounts_are_lowered_together_only_when_one_is_not_enough() -> None:
     node = a_node(used_cpus=41, memory_available=5000)
 
     assert told(node, cpus=4, memory_mb=4096)[0] == (
-        "Ask for 1 vCPUs instead of 4 and ask for 904 MiB of memory instead of 4096: then n1 fits."
+        "Ask for 1 vCPU instead of 4 and ask for 904 MiB of memory instead of 4096: then n1 fits."
     )
     assert not [text for text in told(a_node(used_cpus=41), cpus=4) if " and ask " in text]
 
@@ -133,9 +133,9 @@ def test_gpus_can_be_fewer_of_another_kind_or_none() -> None:
     node = a_node(gpu_count=2, gpu_count_used=1, gpu_kind="a100")
 
     assert told(node, gpus=2, gpu_kind="a100") == [
-        "Ask for 1 GPUs instead of 2: then n1 fits.",
+        "Ask for 1 GPU instead of 2: then n1 fits.",
         "Ask for no GPUs: then n1 fits.",
-        "Wait until n1 has 1 GPUs more: then n1 fits.",
+        "Wait until n1 has 1 GPU more: then n1 fits.",
     ]
     assert told(node, gpus=1, gpu_kind="h100")[0] == "Drop the kind of GPU, h100: then n1 fits."
 
@@ -179,7 +179,7 @@ def test_a_new_node_is_described_by_what_the_request_asks_of_a_node() -> None:
 
     assert (found.node, found.nodes) == (None, 1)
     assert found.text == (
-        "Register a node with room for at least 1 vCPUs, 1024 MiB of memory, 10 GiB of disk, 2 GPUs (a100), "
+        "Register a node with room for at least 1 vCPU, 1024 MiB of memory, 10 GiB of disk, 2 GPUs (a100), "
         "with region eu, label disk=nvme."
     )
 

@@ -30,13 +30,13 @@ def test_the_nearest_node_is_the_one_short_in_fewest_dimensions() -> None:
 def test_equally_near_nodes_break_the_tie_on_the_name() -> None:
     nodes = [a_node(name=name, used_cpus=42) for name in ("n3", "n2", "n4")]
 
-    assert decision_on(*nodes).remedy == "nearest is n2: it lacks 1 vCPUs"
+    assert decision_on(*nodes).remedy == "nearest is n2: it lacks 1 vCPU"
 
 
 def test_all_that_the_nearest_node_lacks_is_told() -> None:
     node = a_node(used_cpus=41, memory_available=5000, limit_instances=1)
 
-    assert decision_on(node, cpus=2).remedy == ("nearest is n1: it lacks 1 vCPUs and 120 MiB of memory and 1 slots")
+    assert decision_on(node, cpus=2).remedy == ("nearest is n1: it lacks 1 vCPU and 120 MiB of memory and 1 slot")
 
 
 @pytest.mark.parametrize(

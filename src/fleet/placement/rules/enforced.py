@@ -2,7 +2,8 @@
 
 The pipeline judges a snapshot, which two placements at once both see; so what it found is judged once more by the same
 code against what is committed, under the locks, on the nodes that matter only: what operators declare too, since a
-process sees another label or region only a moment after the operator who set it was answered. Wishes (`prefer_*`, rules that yielded) are not.
+process sees another label or region only a moment after the operator who set it was answered. Wishes (`prefer_*`, rules
+that yielded) are not.
 """
 
 from __future__ import annotations
