@@ -402,7 +402,8 @@ async function explain(id, into) {
     const ranked = decision.record.ranked.slice(0, 8);
     const unnamed = decision.record.ranked_total - ranked.length;
     if (ranked.length) add("ranked", `${ranked.join(", ")}${unnamed > 0 ? ` and ${unnamed} more` : ""}`);
-    const remedies = (decision.record.remedies || []).map((one) => one.text + (one.by === "operator" ? " (an operator can)" : ""));
+    const by = { operator: " (an operator can)" };
+    const remedies = (decision.record.remedies || []).map((one) => one.text + (by[one.by] || ""));
     for (const text of remedies.length ? remedies : [decision.record.remedy]) if (text) add("would help", text);
     add("strategy", decision.record.strategy);
   } catch (error) {
