@@ -8,7 +8,11 @@ from collections.abc import Callable
 from fleet.ledger import cluster_config
 from fleet.ledger.database import Database
 from fleet.model.cluster_config import ClusterConfig
-from fleet.model.errors import DatabaseUnavailable
+from fleet.model.errors import DatabaseUnavailable, InvalidRequest
+from fleet.placement.stage import strategy_named
+from fleet.telemetry import get_logger
+
+log = get_logger(__name__)
 
 
 class Configuration:
@@ -49,5 +53,21 @@ class Configuration:
             if known is None:
                 raise
             fresh = known
+        if known is None or known.placement_strategy != fresh.placement_strategy:
+            problem = strategy_problem(fresh)
+            if problem is not None:
+                log.error("config.strategy_unknown", problem=problem)
         self._known, self._read_at = fresh, at
         return fresh
+
+
+def strategy_problem(config: ClusterConfig) -> str | None:
+    """Return why this process cannot place by the cluster's strategy, or None.
+
+    It was there when the key was set; what brought it may not be installed on this machine, or not any more.
+    """
+    try:
+        strategy_named(config.placement_strategy, "PLACEMENT_STRATEGY")
+    except InvalidRequest as refused:
+        return f"{refused.detail}; install what brings it on this machine, or set the key to another"
+    return None

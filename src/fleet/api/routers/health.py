@@ -13,6 +13,7 @@ from fleet.api.dependencies import ServicesDep
 from fleet.api.metrics import FleetCollector, process_figures
 from fleet.api.schemas import HealthAnswer, documented
 from fleet.ledger import cluster
+from fleet.services.configuration import strategy_problem
 
 router = APIRouter(route_class=StrictRoute, tags=["health"])
 
@@ -25,9 +26,13 @@ async def healthz(*, services: ServicesDep) -> Response:
 
 @router.get("/readyz", responses=documented(success=HealthAnswer), response_model=None)
 def readyz(*, services: ServicesDep) -> Response:
-    """The process serves and its ledger answers; a queue that is away delays work and refuses nothing."""
+    """The process serves and its ledger answers; a queue that is away delays work and refuses nothing.
+
+    `placement_strategy` tells whether the cluster's strategy is installed here: without it nothing can be placed.
+    """
     cluster.now_us(services.database)
-    return answer({"status": "ok", "database": "ok"})
+    problem = strategy_problem(services.context.configuration())
+    return answer({"status": "ok", "database": "ok", "placement_strategy": problem or "ok"})
 
 
 @router.get(
