@@ -149,7 +149,9 @@ def _usable(node: Node, report: Report) -> tuple[dict[str, HeldUnit], list[str]]
     """Return the units that can be kept, by uuid, and what is wrong with the others."""
     lists = [list(enumerate(part)) for part in (report.cards, report.slices) if part is not None]
     reported = [item for part in lists for item in part]
-    problems = [f"{uuid!r} stands twice in what {node.name!r} reports" for uuid in twins(one for _, one in reported)]
+    uuids = {str(place): one.uuid for place, (_, one) in enumerate(reported)}
+    doubled = dict.fromkeys(uuids[place] for place in twins(uuids))
+    problems = [f"{uuid!r} stands twice in what {node.name!r} reports" for uuid in doubled]
     hindrance = backend_problem(node.backend) if reported else None
     if hindrance is not None:
         return {}, [f"node {node.name!r}: {hindrance}"]

@@ -27,7 +27,15 @@ from fleet.config.plain_file import read_plain
 from fleet.measure.facts import GpuReading
 from fleet.model.config_value import ConfigError, ConfigProblem, nearest_name, shown
 from fleet.model.gpu import parse_declared_kind, parse_profile
-from fleet.model.gpu_report import PROFILE_UNITS_MAX, PROFILES_MAX, UNITS_MAX, ReportedUnit, Unit, unit_problem
+from fleet.model.gpu_report import (
+    PROFILE_UNITS_MAX,
+    PROFILES_MAX,
+    UNITS_MAX,
+    ReportedUnit,
+    Unit,
+    twins,
+    unit_problem,
+)
 
 BYTES_MAX: Final = 1024**2
 AMOUNT_MAX: Final = 2**40
@@ -160,11 +168,8 @@ class _Reader:
         return one if unit is Unit.CARD else replace(one, profile=parse_profile(one.profile))
 
     def _twins(self, units: Mapping[str, ReportedUnit]) -> None:
-        first: dict[str, str] = {}
-        for path, one in units.items():
-            if one.uuid in first:
-                self._wrong(f"{path}.uuid", f"{shown(one.uuid)} stands twice, first at {first[one.uuid]}")
-            first.setdefault(one.uuid, path)
+        for path, first in twins({path: one.uuid for path, one in units.items()}).items():
+            self._wrong(f"{path}.uuid", f"{shown(units[path].uuid)} stands twice, first at {first}")
 
     def _whole_or_cut(self, gpus: Mapping[str, ReportedUnit], slices: Mapping[str, ReportedUnit]) -> None:
         """A card with slices says that it is cut: otherwise it would be offered whole beside them."""

@@ -8,7 +8,7 @@ twice in one report.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -75,15 +75,10 @@ def unit_problem(one: ReportedUnit) -> str | None:
     return f"the slice {shown(one.uuid)} has no profile" if one.unit is Unit.SLICE and not profile else None
 
 
-def twins(units: Iterable[ReportedUnit]) -> Sequence[str]:
-    """Return the uuids that stand more than once, each once, in order."""
-    seen: set[str] = set()
-    found: dict[str, None] = {}
-    for one in units:
-        if one.uuid in seen:
-            found[one.uuid] = None
-        seen.add(one.uuid)
-    return tuple(found)
+def twins(uuids: Mapping[str, str]) -> dict[str, str]:
+    """Return the places of uuids that stand already, each with the place where it stood first; `uuids` by place."""
+    first: dict[str, str] = {}
+    return {place: first[uuid] for place, uuid in uuids.items() if first.setdefault(uuid, place) != place}
 
 
 def backend_problem(backend: str) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from fleet.model.gpu_inventory import NO_GPUS, GpuAsk, GpuDevice, GpuInventory, MigInstance, free_units, owned_units
+from fleet.model.gpu_report import twins
 from fleet.placement.columns import FIGURE_MAX, Ints, Mask
 from fleet.placement.reader import Reader
 
@@ -170,11 +171,9 @@ def _counts(reader: Reader, value: object, path: str) -> dict[str, int]:
 
 
 def _refuse_twins(reader: Reader, uuids: Sequence[str], path: str) -> None:
-    seen: set[str] = set()
-    for uuid in uuids:
-        if uuid and uuid in seen:
-            reader.problem(f"{path}.gpus", f"{uuid!r} is listed twice")
-        seen.add(uuid)
+    told = {str(place): uuid for place, uuid in enumerate(uuids) if uuid}
+    for place in twins(told):
+        reader.problem(f"{path}.gpus", f"{told[place]!r} is listed twice")
 
 
 def inventory_form(inventory: GpuInventory) -> dict[str, Any]:

@@ -6,7 +6,7 @@ units that cannot be kept (see `ledger/gpu_refresh.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
@@ -21,6 +21,7 @@ from fleet.model.gpu_report import (
     UUID_CHARACTERS_MAX,
     ReportedUnit,
     Unit,
+    twins,
     unit_problem,
 )
 from fleet.model.request import AMOUNT_MAX, GpuKind, GpuProfile
@@ -99,15 +100,14 @@ class InventoryBody(BaseModel):
         cls, value: list[CardBody] | list[SliceBody] | None, info: ValidationInfo
     ) -> list[CardBody] | list[SliceBody] | None:
         name = str(info.field_name)
-        first = {one.uuid: f"gpus[{at}]" for at, one in enumerate(info.data.get("gpus") or ()) if name != "gpus"}
+        units: Mapping[str, CardBody | SliceBody] = {f"{name}[{at}]": one for at, one in enumerate(value or ())}
+        cards = {} if name == "gpus" else {f"gpus[{at}]": one for at, one in enumerate(info.data.get("gpus") or ())}
+        first = twins({place: one.uuid for place, one in {**cards, **units}.items()})
         problems = []
-        units: Sequence[CardBody | SliceBody] = value or ()
-        for at, one in enumerate(units):
-            place = f"{name}[{at}]"
-            twin = first.setdefault(one.uuid, place)
+        for place, one in units.items():
             problem = unit_problem(one.reported())
-            if twin != place:
-                problem = f"{one.uuid!r} stands at {twin} already; a uuid names one card or slice"
+            if place in first:
+                problem = f"{one.uuid!r} stands at {first[place]} already; a uuid names one card or slice"
             if problem is not None:
                 problems.append({"field": f"{place}.uuid", "message": problem})
         if problems:
