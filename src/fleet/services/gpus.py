@@ -6,7 +6,7 @@ units that cannot be kept (see `ledger/gpu_refresh.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
@@ -100,7 +100,8 @@ class InventoryBody(BaseModel):
         cls, value: list[CardBody] | list[SliceBody] | None, info: ValidationInfo
     ) -> list[CardBody] | list[SliceBody] | None:
         name = str(info.field_name)
-        units: Mapping[str, CardBody | SliceBody] = {f"{name}[{at}]": one for at, one in enumerate(value or ())}
+        listed: Sequence[CardBody | SliceBody] = value or ()
+        units = {f"{name}[{at}]": one for at, one in enumerate(listed)}
         cards = {} if name == "gpus" else {f"gpus[{at}]": one for at, one in enumerate(info.data.get("gpus") or ())}
         first = twins({place: one.uuid for place, one in {**cards, **units}.items()})
         problems = []
