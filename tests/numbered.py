@@ -24,7 +24,7 @@ OVERRULED: Final = {
     *(("atlas", number) for number in (7, 21, 23, 24)),
     ("fuse", 2),
 }
-NOT_YET: Final = dict.fromkeys((("shakenfist", 23), ("shakenfist", 24)), "claims cannot be made yet")
+NOT_YET: Final[dict[tuple[str, int], str]] = {}
 """Vectors of what the product does not do so far, and why."""
 
 _NAME = re.compile(rf"test_(?:({'|'.join(DOCUMENTS)})_)?((?:v\d+_)+)")

@@ -1,7 +1,7 @@
 """The Shaken Fist vectors that concern the ledger, by their numbers, on both backends.
 
-V4, V5 and the fail-open half of V19 are overruled by the product's decisions; V23 and V24 come with the claims' API,
-V25 is about ranking.
+V4, V5 and the fail-open half of V19 are overruled by the product's decisions; V23 and V24 are about claims, V25
+is about ranking.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Charging a namespace's claim. Creating and changing claims comes with their API; admission honours active rows."""
+"""Charging a namespace's claim. `claim_grants` makes and changes claims; admission honours active rows."""
 
 from __future__ import annotations
 
