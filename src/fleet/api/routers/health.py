@@ -12,7 +12,7 @@ from fleet.api.bodies import StrictRoute
 from fleet.api.dependencies import ServicesDep
 from fleet.api.metrics import FleetCollector, process_figures
 from fleet.api.schemas import HealthAnswer, documented
-from fleet.ledger import cluster
+from fleet.ledger import cluster_config
 from fleet.services.configuration import strategy_problem
 
 router = APIRouter(route_class=StrictRoute, tags=["health"])
@@ -30,8 +30,8 @@ def readyz(*, services: ServicesDep) -> Response:
 
     `placement_strategy` tells whether the cluster's strategy is installed here: without it nothing can be placed.
     """
-    cluster.now_us(services.database)
-    problem = strategy_problem(services.context.configuration())
+    # Read for this answer alone: a poll of readiness must not keep an old configuration for the requests after it.
+    problem = strategy_problem(cluster_config.load(services.database))
     return answer({"status": "ok", "database": "ok", "placement_strategy": problem or "ok"})
 
 
