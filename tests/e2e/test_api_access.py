@@ -131,6 +131,7 @@ ADMIN_VERBS = (
     ("GET", "/admin/resources"),
     ("GET", "/admin/cluster-capacity"),
     ("GET", "/admin/snapshot"),
+    ("GET", "/decisions/00000000-0000-4000-8000-000000000000/inputs"),
     ("POST", "/admin/ledger/verify"),
     ("GET", "/admin/config"),
     ("GET", "/admin/config/CPU_OVERCOMMIT_RATIO"),

@@ -70,6 +70,7 @@ def test_a_whole_story_is_answered_in_the_documented_shapes(
     step("GET", "/instances", query=f"?namespace={ns}&limit=1")
     step("GET", "/instances/{uuid}/events", query="?newest_first=false", uuid=made["uuid"])
     step("GET", "/decisions/{uuid}", uuid=made["decision_id"])
+    step("GET", "/decisions/{uuid}/inputs", uuid=made["decision_id"])
     step("GET", "/decisions")
     step("GET", "/operations/{uuid}", uuid=made["operation_id"])
     step("GET", "/operations")

@@ -303,6 +303,20 @@ def test_a_wish_that_no_node_meets_is_refused_by_its_own_code(
     assert code in ended.err
 
 
+def test_a_stored_decision_decides_alike_from_its_saved_inputs(fleet: Callable[..., Ended], tmp_path: Path) -> None:
+    made = created(fleet, "--tag", "role=replayed", name="replayed")
+    stored = fleet("decision", "show", made["decision_id"], "--json").json
+
+    saved = fleet("decision", "show", made["decision_id"], "--save", str(tmp_path), "--json").json
+    files = ("--snapshot", saved["snapshot"], "--request", saved["request"])
+    decided = fleet("decide", *files, "--seed", str(saved["seed"])).json
+
+    assert decided["outcome"] == "ranked"
+    assert decided["ranked"] == stored["record"]["ranked"]
+    assert {stage: dict(reasons) for stage, reasons in decided["counts"].items()} == stored["record"]["counts"]
+    assert decided["summary"] == stored["summary"]
+
+
 def test_a_service_that_is_away_is_exit_3(fleet: Callable[..., Ended]) -> None:
     url = f"http://127.0.0.1:{free_port()}"
 

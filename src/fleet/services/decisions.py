@@ -98,3 +98,12 @@ def saved_snapshot(db: Database, row: DecisionRow) -> Snapshot:
 def replay(db: Database, row: DecisionRow) -> Decision:
     """Decide again on the saved inputs: the same answer, bit for bit."""
     return decide(parse_stored_request(row.request), saved_snapshot(db, row), row.seed)
+
+
+def saved_inputs(db: Database, row: DecisionRow) -> dict[str, Any]:
+    """Return what `fleet decide` needs to give the same answer: the snapshot's document, the request and the seed.
+
+    Raises:
+        NotFound: its base is past its retention.
+    """
+    return {"snapshot": saved_snapshot(db, row).to_json(), "request": row.request, "seed": row.seed}

@@ -10,9 +10,9 @@ from starlette.responses import Response
 
 from fleet.api.answers import LIMIT_DEFAULT, answer, iso, page, position
 from fleet.api.bodies import StrictRoute
-from fleet.api.dependencies import CallerDep, CursorQuery, LimitQuery, Services, ServicesDep, UuidPath
+from fleet.api.dependencies import AdminDep, CallerDep, CursorQuery, LimitQuery, Services, ServicesDep, UuidPath
 from fleet.api.routers.events import told_page
-from fleet.api.schemas import DecisionAnswer, DecisionLine, Page, RenderedEvent, documented
+from fleet.api.schemas import Anything, DecisionAnswer, DecisionLine, Page, RenderedEvent, documented
 from fleet.ledger.decisions import DecisionRow, DecisionSummary
 from fleet.services import decisions, timeline
 
@@ -88,3 +88,10 @@ def decision_events(*, services: ServicesDep, caller: CallerDep, uuid: UuidPath)
     """The schedule events of one decision, oldest first: each stage, the order, and the tries that followed."""
     row = decisions.get(services.context, str(uuid), caller.scope)
     return told_page(timeline.of_decision(services.context, row))
+
+
+@router.get("/{uuid}/inputs", responses=documented(403, 404, success=Anything), response_model=None)
+def decision_inputs(*, services: ServicesDep, caller: AdminDep, uuid: UuidPath) -> Response:
+    """What one decision was made on, as `fleet decide` reads it: snapshot, request and seed."""
+    ctx = services.context
+    return answer(decisions.saved_inputs(ctx.database, decisions.get(ctx, str(uuid), None)))

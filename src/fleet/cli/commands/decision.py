@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from fleet.cli.commands.asking import shell_of, tell_remedies, uuid_of
+from fleet.cli.outcome import Misused
 from fleet.cli.output import Output
 from fleet.cli.told_events import tell
 
@@ -35,6 +37,9 @@ def show(
     ctx: typer.Context,
     uuid: Annotated[str, typer.Argument(help="The decision's id")],
     events: Annotated[bool, typer.Option("--events", help="Each stage as an event, with all figures")] = False,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write what it was made on there, for `fleet decide` (admin)")
+    ] = None,
 ) -> None:
     """Show a stored decision as sentences; --json for the record, --events for each stage with its figures."""
     shell = shell_of(ctx)
@@ -42,11 +47,31 @@ def show(
     if events:
         tell(shell.output, shell.get(f"{path}/events")["items"])
         return
+    if save is not None:
+        _save(shell.output, save, shell.get(f"{path}/inputs"))
+        return
     found = shell.get(path)
     if shell.output.is_human:
         _tell(shell.output, found)
     else:
         shell.output.record(found)
+
+
+def _save(output: Output, folder: Path, inputs: Mapping[str, Any]) -> None:
+    """Write the inputs of a decision, and say how to decide on them."""
+    files = {name: folder / f"{name}.json" for name in ("snapshot", "request")}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, file in files.items():
+            file.write_text(json.dumps(inputs[name], ensure_ascii=False), encoding="utf-8")
+    except OSError as error:
+        raise Misused(f"{folder} cannot be written: {error}") from None
+    seed = inputs["seed"]
+    command = f"fleet decide --snapshot {files['snapshot']} --request {files['request']} --seed {seed}"
+    if output.is_human:
+        output.say(f"Decide again: {command}")
+    else:
+        output.record({"snapshot": str(files["snapshot"]), "request": str(files["request"]), "seed": seed})
 
 
 def _tell(output: Output, found: Mapping[str, Any]) -> None:
