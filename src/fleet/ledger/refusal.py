@@ -53,7 +53,8 @@ def explain(db: Database, ask: Ask, stage: Stage, payer: str | None) -> Refused:
             return _gpus(conn, ask)
         if stage is Stage.CLAIM:
             row = CLAIM.run(conn, uuid=payer).mappings().first()
-            return Refused(ask.node_id, stage, _claim(row, ask) if row is not None else ())
+            unclaimed = _cluster(CLUSTER.run(conn).mappings().first(), ask)
+            return Refused(ask.node_id, stage, _claim(row, ask) if row is not None else (), unclaimed=unclaimed)
         return Refused(ask.node_id, stage, _cluster(CLUSTER.run(conn).mappings().first(), ask))
 
 

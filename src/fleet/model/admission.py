@@ -44,7 +44,10 @@ class AlreadyPlaced:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A guard matched no row. The figures were read after the rollback and may differ from what the guard saw."""
+    """A guard matched no row. The figures were read after the rollback and may differ from what the guard saw.
+
+    `unclaimed` are the cluster's own figures beside a claim's: whether the claim could grow.
+    """
 
     node_id: int
     failing_stage: Stage
@@ -53,6 +56,7 @@ class Refused:
     scheduling: str = ""
     sample_age_seconds: float | None = None
     ineligible: str = ""
+    unclaimed: tuple[DimensionFigure, ...] = ()
 
     @property
     def demand_only(self) -> bool:

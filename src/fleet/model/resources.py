@@ -5,7 +5,9 @@ All amounts are whole numbers. Units: `cpus` are vCPUs, `memory_mb` MiB, `disk_g
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 DIMENSIONS = ("cpus", "memory_mb", "disk_gb", "instances")
 """The dimensions of a node's ledger row, in the order every refusal lists them."""
@@ -83,6 +85,11 @@ class DimensionFigure:
         """Judge one allocation dimension: exceeded when `used + requested > limit`."""
         over = 0 if limit is None else max(0, used + requested - limit)
         return cls(dimension, limit, used, requested, exceeded=over > 0, shortfall=over)
+
+    @classmethod
+    def read(cls, form: Mapping[str, Any]) -> DimensionFigure:
+        """Return the figures of `as_dict`."""
+        return cls(**form)
 
     def as_dict(self) -> dict[str, object]:
         """Return the figures as JSON values."""

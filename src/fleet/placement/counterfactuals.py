@@ -20,9 +20,11 @@ from typing import Any, Final
 import numpy as np
 
 from fleet.model.decision import Decision
+from fleet.model.node import NodeRecord
 from fleet.model.request import PlacementRequest
 from fleet.placement import explanation, what_if
 from fleet.placement.columns import Mask
+from fleet.placement.frame import Frame
 from fleet.placement.pipeline import decide_on
 from fleet.placement.relaxations import By, Case, Edit, Kind, Relaxation, Verdicts
 from fleet.placement.remedial import operations, waiting
@@ -78,9 +80,13 @@ def remedies(
     Raises:
         InvalidRequest: what `decide` raises it for.
     """
-    frame = snapshot.frame
-    known = decide_on(request, frame, seed) if decision is None else decision
-    return _Search(Case(request, frame), seed, known).run() if known.refused else ()
+    known = decide_on(request, snapshot.frame, seed) if decision is None else decision
+    return of_refusal(request, snapshot.frame, seed, known) if known.refused else ()
+
+
+def of_refusal(request: PlacementRequest, frame: Frame, seed: int, refusal: Decision) -> tuple[Remedy, ...]:
+    """Return the same for what was decided, and refused, on one view."""
+    return _Search(Case(request, frame), seed, refusal).run()
 
 
 class _Search:
@@ -151,7 +157,8 @@ class _Search:
         names = decision.evidence.names
         first, count = names[int(decision.ranked_indices[0])], len(decision.ranked_indices)
         by = max(one.kind for one in candidate.relaxations).by
-        return Remedy(edit.change, _sentence(edit.words, first, count), first, count, by)
+        text = f"{edit.words[0].upper()}{edit.words[1:]}: {then_fits(decision)}."
+        return Remedy(edit.change, text, first, count, by)
 
     def _edited(self, candidate: _Candidate) -> Edit:
         """Make the changes one after the other."""
@@ -195,14 +202,7 @@ class _Search:
         decision = self._decide(Case(request, what_if.only(record, frame, request)))
         if decision is None or decision.refused:
             return []
-        shape: dict[str, Any] = {"cpus": request.cpus, "memory_mb": request.memory_mb, "disk_gb": request.disk_gb}
-        asked: dict[str, Any] = {"gpus": request.gpus, "gpu_kind": request.gpu_kind, "gpu_profile": request.gpu_profile}
-        own = sorted(key for key, value in record.labels.items() if value == what_if.NEW_NODE)
-        labels = {key: value for key, value in sorted(record.labels.items()) if key not in own}
-        asked |= {"labels": labels, "own_labels": own, "region": request.region, "arch": request.arch}
-        asked["sleepy_pool"] = record.sleepy_pool
-        shape |= {name: value for name, value in asked.items() if value}
-        return [Remedy(({"action": "register", "shape": shape},), _node_sentence(shape), None, 1, Kind.REGISTER.by)]
+        return [node_remedy(request, record)]
 
     def _decide(self, case: Case) -> Decision | None:
         """Decide on a case; None when the bound is reached."""
@@ -210,6 +210,24 @@ class _Search:
             return None
         self._left -= 1
         return decide_on(case.request, case.frame, self._seed)
+
+
+def node_remedy(request: PlacementRequest, record: NodeRecord) -> Remedy:
+    """Return the remedy that registers a node like `record`, with room for the amounts of `request`."""
+    shape: dict[str, Any] = {"cpus": request.cpus, "memory_mb": request.memory_mb, "disk_gb": request.disk_gb}
+    asked: dict[str, Any] = {"gpus": request.gpus, "gpu_kind": request.gpu_kind, "gpu_profile": request.gpu_profile}
+    own = sorted(key for key, value in record.labels.items() if value == what_if.NEW_NODE)
+    labels = {key: value for key, value in sorted(record.labels.items()) if key not in own}
+    asked |= {"labels": labels, "own_labels": own, "region": request.region, "arch": request.arch}
+    asked["sleepy_pool"] = record.sleepy_pool
+    shape |= {name: value for name, value in asked.items() if value}
+    return Remedy(({"action": "register", "shape": shape},), _node_sentence(shape), None, 1, Kind.REGISTER.by)
+
+
+def then_fits(decision: Decision) -> str:
+    """Return who fits by a decision that ranks, as the end of a sentence."""
+    first, count = decision.evidence.names[int(decision.ranked_indices[0])], len(decision.ranked_indices)
+    return f"then {first} fits" if count == 1 else f"then {count} nodes fit, {first} first"
 
 
 def _pairs(relaxations: Sequence[Relaxation]) -> list[tuple[Relaxation, ...]]:
@@ -221,11 +239,6 @@ def _pairs(relaxations: Sequence[Relaxation]) -> list[tuple[Relaxation, ...]]:
         if kinds[one.kind] <= KIND_MAX or one.kind is Kind.AMOUNT:
             tried.append(one)
     return [pair for pair in combinations(tried[:PAIRED_MAX], 2) if not pair[0].stages & pair[1].stages]
-
-
-def _sentence(words: str, first: str, count: int) -> str:
-    then = f"{first} fits" if count == 1 else f"{count} nodes fit, {first} first"
-    return f"{words[0].upper()}{words[1:]}: then {then}."
 
 
 def _node_sentence(shape: Mapping[str, Any]) -> str:

@@ -224,11 +224,17 @@ def _told(node: Node) -> str:
     return f"{node.resource} {node.operator} {selector_text(node.tags)}{within}"
 
 
+def is_sized(request: PlacementRequest) -> bool:
+    """Whether the request says a size that could be another: a move has the size of what is there."""
+    return request.reason in {Reason.RESIZE, Reason.FORK} or (
+        request.reason is Reason.CREATE and request.instance is None
+    )
+
+
 def _amounts(verdicts: Verdicts) -> Iterator[Relaxation]:
     """Less of one amount: as much as each node would take."""
     request, ask, frame = verdicts.case.request, verdicts.ask, verdicts.case.frame
-    sized = request.reason is Reason.RESIZE or (request.reason is Reason.CREATE and request.instance is None)
-    for name, stages in AMOUNT_STAGES.items() if sized else ():
+    for name, stages in AMOUNT_STAGES.items() if is_sized(request) else ():
         wanted = int(getattr(request, name))
         most = most_of(ask, frame, name)
         still = verdicts.unknown(stages) | (most < LEAST[name])

@@ -14,7 +14,7 @@ from fleet.placement.neighbour_record import read_neighbours
 from fleet.placement.pipeline import decide
 from fleet.placement.record import STORED_NODES_MAX, decode, decode_decision
 from fleet.placement.snapshot import Snapshot
-from fleet.services import remedies
+from fleet.services import guarded, remedies
 from fleet.services.context import Context
 
 NO_DECISION = "no such decision"
@@ -59,7 +59,9 @@ def record(ctx: Context, row: DecisionRow) -> dict[str, Any]:
     except NotFound:
         return stored.as_dict(None)
     form = stored.as_dict(seen.frame.roster.names)
-    return form if stored.outcome != Outcome.REFUSED else {**form, **_refused_for(row, seen)}
+    if row.outcome != Outcome.REFUSED:
+        return form
+    return {**form, **(_refused_for(row, seen) if stored.outcome == Outcome.REFUSED else _refused_by_guard(row, seen))}
 
 
 def _refused_for(row: DecisionRow, seen: Snapshot) -> dict[str, Any]:
@@ -76,6 +78,18 @@ def _refused_for(row: DecisionRow, seen: Snapshot) -> dict[str, Any]:
         for at in stage.dropped_indices[: STORED_NODES_MAX - len(figures)]:
             figures[stage.names[at]] = {"stage": stage.name, **stage.reason_of(int(at))}
     return {"figures": figures, "remedies": remedies.forms(found)}
+
+
+def _refused_by_guard(row: DecisionRow, seen: Snapshot) -> dict[str, Any]:
+    """Return the remedies of a refusal whose decision ranked nodes: from what the guards said on the walk."""
+    try:
+        request = parse_stored_request(row.request)
+        answer = guarded.last_word(row.code, request, row.walk)
+        found = remedies.of_guard(request, seen, decide(request, seen, row.seed), answer)
+    except FleetError:
+        # As above.
+        return {}
+    return {"remedies": remedies.forms(found)}
 
 
 def saved_snapshot(db: Database, row: DecisionRow) -> Snapshot:

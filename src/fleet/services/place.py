@@ -29,9 +29,9 @@ from fleet.model.resources import Amounts
 from fleet.placement.pipeline import decide
 from fleet.placement.record import encode_decision
 from fleet.placement.rules.enforced import Enforced
-from fleet.services import waiver
+from fleet.services import guarded, waiver
 from fleet.services.context import Context
-from fleet.services.remedies import Remedies, of_refusal
+from fleet.services.remedies import Remedies, of_guard, of_refusal
 from fleet.services.snapshots import View
 
 ATTEMPTS_MAX = 3
@@ -97,7 +97,7 @@ class Placed:
 class Refusal:
     """Why nothing was placed: a `code` for programs, one sentence, and how many nodes by stage and reason.
 
-    `remedies` finds what would have helped; None: nothing but a guard stood in the way.
+    `remedies` finds what would have helped; None: it is not looked for.
     """
 
     code: str
@@ -174,8 +174,12 @@ class _Attempts:
         return waived if waived is not None else self._give_up(view, decision)
 
     def _give_up(self, view: View, decision: Decision) -> Refusal:
-        """Say why nobody admitted. One more look tells rules that nobody satisfies from nodes that are only locked."""
-        if self._walk.broken or (self._walk.busy and Enforced.of(self._placing.request, decision.overridden)):
+        """Say why nobody admitted.
+
+        One more look tells a fleet that is full by now, or rules that nobody satisfies, from nodes that are only
+        locked; and a decision that refuses says what would help.
+        """
+        if not self._placing.only_here:
             view, decision = self._decide(self._ctx.elapsed())
             if decision.outcome == "refused":
                 return self._refuse_by_decision(view, decision)
@@ -343,10 +347,7 @@ class _Attempts:
         if waived:
             note["demand_waived"] = True
         if isinstance(outcome, Refused):
-            note["failing_stage"] = str(outcome.failing_stage)
-            note["dimensions"] = [figure.as_dict() for figure in outcome.figures if figure.exceeded]
-            if outcome.ineligible:
-                note["ineligible"] = outcome.ineligible
+            note |= guarded.note_of(outcome)
         if isinstance(outcome, RuleBroken):
             note["rule"] = outcome.rule
         self._walk.tries.append(note)
@@ -381,44 +382,34 @@ class _Attempts:
         )
 
     def _refuse_by_guard(self, view: View, decision: Decision) -> Refusal:
-        code, detail, extra = self._guard_answer(view)
-        self._store_refusal(view, decision, code, detail)
+        answer = self._guard_said(view)
+        self._store_refusal(view, decision, answer.code, answer.detail)
+        walk, request = tuple(self._walk.tries), self._placing.request
         return Refusal(
-            code, detail, self._decision_id, stage="capacity_guard", transient=True, counts=decision.counts, extra=extra
+            answer.code,
+            answer.detail,
+            self._decision_id,
+            stage="capacity_guard",
+            transient=True,
+            counts=decision.counts,
+            extra=answer.extra,
+            remedies=lambda: of_guard(request, view.snapshot, decision, guarded.last_word(answer.code, request, walk)),
         )
 
-    def _guard_answer(self, view: View) -> tuple[str, str, dict[str, Any]]:
+    def _guard_said(self, view: View) -> guarded.Answer:
         walk = self._walk
-        ended = walk.ended_by
-        if ended is not None and ended.ineligible:
-            name = view.snapshot.name(view.snapshot.index_of_id(ended.node_id))
-            return "pin_ineligible", _not_eligible(name, ended), {"node": name, "ineligible": ended.ineligible}
-        if ended is not None:
-            code = "claim_exceeded" if ended.failing_stage is Stage.CLAIM else "out_of_capacity"
-            owner = "the namespace's claim" if ended.failing_stage is Stage.CLAIM else "the cluster's unclaimed side"
-            figures = [figure.as_dict() for figure in ended.figures]
-            said = "; ".join(_said(figure) for figure in ended.figures if figure.exceeded)
-            said = said or "the room was taken while this was decided; try again"
-            return (
-                code,
-                f"{owner} has no room: {said}",
-                {"failing_stage": str(ended.failing_stage), "dimensions": figures},
-            )
-        refused = len(walk.capacity_refusals)
-        dimensions = _by_dimension(walk.capacity_refusals.values())
-        stages = {refusal.failing_stage for refusal in walk.capacity_refusals.values()} or {Stage.NODE}
-        first = next(stage for stage in Stage if stage in stages)
-        extra = {"failing_stage": str(first), "refused": refused, "busy": len(walk.busy), "dimensions": dimensions}
-        unproven = walk.busy or walk.broken or walk.ineligible or walk.demand_only or self._out_of_time()
-        if refused and not unproven:
-            counted = ", ".join(f"{count} {name}" for name, count in dimensions.items())
-            return "out_of_capacity", f"all {refused} candidates refused at the capacity guard: {counted}", extra
-        detail = (
-            f"{len(walk.busy)} candidates were locked by other placements, on {len(walk.broken)} others broke a rule "
-            f"meanwhile, {walk.ineligible} take none any more and {refused} refused within {DEADLINE_SECONDS} s: that "
-            "proves nothing about room; try again in a second"
+        if walk.ended_by is not None:
+            return guarded.by_one(walk.ended_by, view.snapshot.name(view.snapshot.index_of_id(walk.ended_by.node_id)))
+        unproven = bool(walk.busy or walk.broken or walk.ineligible or walk.demand_only) or self._out_of_time()
+        if walk.capacity_refusals and not unproven:
+            return guarded.by_all(tuple(walk.capacity_refusals.values()))
+        return guarded.nobody_in_time(
+            tuple(walk.capacity_refusals.values()),
+            busy=len(walk.busy),
+            broken=len(walk.broken),
+            ineligible=walk.ineligible,
+            seconds=DEADLINE_SECONDS,
         )
-        return "placement_busy", detail, extra
 
     @property
     def _decision_id(self) -> str:
@@ -471,25 +462,3 @@ class _Attempts:
         return self._document
 
     _document: Mapping[str, Any] | None = None
-
-
-def _said(figure: Any) -> str:
-    return f"{figure.dimension} (limit {figure.limit}, used {figure.used}, requested {figure.requested})"
-
-
-def _not_eligible(name: str, refused: Refused) -> str:
-    figures = {"state": refused.state, "scheduling": refused.scheduling, "sample age": refused.sample_age_seconds}
-    told = ", ".join(f"{name} {value}" for name, value in figures.items() if value not in ("", None))
-    return (
-        f"node {name} is not eligible, and no other will do: {refused.ineligible} ({told or 'nothing more is known'})"
-    )
-
-
-def _by_dimension(refusals: Any) -> dict[str, int]:
-    """Count the refusals by the dimensions that were exceeded; a refusal may count in several."""
-    counts: dict[str, int] = {}
-    for refused in refusals:
-        over = [figure.dimension for figure in refused.figures if figure.exceeded] or ["taken meanwhile"]
-        for name in over:
-            counts[name] = counts.get(name, 0) + 1
-    return counts

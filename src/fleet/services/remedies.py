@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from fleet.model.decision import Decision
 from fleet.model.request import PlacementRequest
-from fleet.placement import counterfactuals
+from fleet.placement import counterfactuals, guarded
 from fleet.placement.counterfactuals import Remedy
+from fleet.placement.guarded import GuardAnswer
 from fleet.placement.snapshot import Snapshot
 
 REST: Final = 9
@@ -49,6 +50,11 @@ class Allowance:
 def of_refusal(request: PlacementRequest, snapshot: Snapshot, decision: Decision) -> Remedies:
     """Return what would have helped a decision; nothing for a ranking."""
     return counterfactuals.remedies(request, snapshot, decision.seed, decision)
+
+
+def of_guard(request: PlacementRequest, snapshot: Snapshot, decision: Decision, answer: GuardAnswer) -> Remedies:
+    """Return what would have helped where a decision ranked and a guard had the last word."""
+    return guarded.remedies(request, snapshot.frame, decision.seed, answer)
 
 
 def forms(found: Remedies) -> list[dict[str, Any]]:

@@ -1,0 +1,181 @@
+"""Where nodes were ranked and a guard said no: what is said to help does, and a stored decision says the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from fleet.ledger import claim_grants
+from fleet.ledger.claim_grants import Granted
+from fleet.ledger.database import Database, Sql
+from fleet.ledger.samples import set_scheduling
+from fleet.model.request import InstanceRequest
+from fleet.model.resources import Amounts
+from fleet.services import decisions
+from fleet.services.context import Context
+from fleet.services.create import Created, create_instance
+from fleet.services.fork import fork
+from fleet.services.place import Refusal
+from fleet.services.resize import resize
+from tests.ledger import fleet_of, ruling
+from tests.ledger.fleet_of import ask
+from tests.ledger.replacing import running
+from tests.ledger.test_walk import after_deciding
+
+LOCK = Sql("SELECT node_id FROM scheduler_node_capacity WHERE node_id = :node_id FOR UPDATE")
+
+
+@pytest.fixture
+def ctx(db: Database) -> Context:
+    return ruling.context(db, claim_enforcement="hard")
+
+
+def create(ctx: Context, **body: Any) -> Created | Refusal:
+    request = InstanceRequest.model_validate({"cpus": 1, "memory_mb": 64, **body})
+    return create_instance(ctx, fleet_of.NAMESPACE, request)
+
+
+def told(ctx: Context, outcome: object) -> tuple[str, list[dict[str, Any]]]:
+    """The code of a refusal and its remedies, which reading the decision shows too."""
+    assert isinstance(outcome, Refusal), outcome
+    assert outcome.remedies is not None
+    assert outcome.decision_id is not None
+    found = [one.as_dict() for one in outcome.remedies()]
+    row = decisions.get(ctx, outcome.decision_id, None)
+    assert decisions.record(ctx, row)["remedies"] == found
+    return outcome.code, found
+
+
+def fields(remedy: Mapping[str, Any]) -> dict[str, Any]:
+    return {change["field"]: change["to"] for change in remedy["change"]}
+
+
+def actions(found: list[dict[str, Any]]) -> list[str]:
+    return [one["change"][0].get("action", "ask") for one in found]
+
+
+def test_a_claim_that_is_full_says_how_much_less_fits_and_how_far_it_must_grow(db: Database, ctx: Context) -> None:
+    ruling.node(db, ctx, "a", cpus=8)
+    claim = claim_grants.grant(db, fleet_of.NAMESPACE, Amounts(3, 128, 10), 3600, uuid="c" * 36)
+    assert isinstance(claim, Granted)
+    assert isinstance(create(ctx), Created)
+
+    code, found = told(ctx, create(ctx, cpus=3, memory_mb=96))
+
+    assert (code, actions(found)) == ("claim_exceeded", ["ask", "grow-claim", "wait"])
+    less, grow, wait = found
+    assert fields(less) == {"cpus": 2, "memory_mb": 64}
+    assert less["text"] == ("Ask for 2 vCPUs instead of 3 and 64 MiB of memory instead of 96: then a fits.")
+    assert fields(grow) == {"limit_cpus": 4, "limit_memory_mb": 160}
+    assert [one["by"] for one in found] == ["caller", "operator", "time"]
+    assert wait["change"] == [{"action": "wait", "payer": "claim", "frees": {"cpus": 1, "memory_mb": 32}}]
+    # One more of either is still refused; the claim that grew takes what was asked.
+    assert isinstance(create(ctx, cpus=2, memory_mb=65), Refusal)
+    assert isinstance(create(ctx, cpus=3, memory_mb=64), Refusal)
+    claim_grants.change(db, claim.uuid, {"cpus": 4, "memory_mb": 160})
+    assert isinstance(create(ctx, cpus=3, memory_mb=96), Created)
+
+
+def test_less_than_a_claim_takes_fits(db: Database, ctx: Context) -> None:
+    ruling.node(db, ctx, "a", cpus=8)
+    fleet_of.claim(db, limit=(2, 1024, 10))
+
+    _, found = told(ctx, create(ctx, cpus=3))
+
+    # What was asked is more than the claim: no waiting helps.
+    assert actions(found) == ["ask", "grow-claim"]
+    assert isinstance(create(ctx, **fields(found[0])), Created)
+
+
+def test_a_claim_that_cannot_grow_for_want_of_capacity_is_not_said_to(db: Database, ctx: Context) -> None:
+    ruling.node(db, ctx, "a", cpus=8)
+    fleet_of.claim(db, limit=(2, 1024, 10))
+    fleet_of.claim(db, limit=(6, 1024, 10), namespace="others")
+
+    _, found = told(ctx, create(ctx, cpus=3))
+
+    assert actions(found) == ["ask"]
+
+
+def test_a_cluster_whose_rest_is_promised_says_what_is_left_and_what_to_add(db: Database, ctx: Context) -> None:
+    ruling.node(db, ctx, "a", cpus=8)
+    fleet_of.claim(db, limit=(6, 1024, 10), namespace="others")
+
+    code, found = told(ctx, create(ctx, cpus=3))
+
+    assert (code, actions(found)) == ("out_of_capacity", ["ask", "register"])
+    assert fields(found[0]) == {"cpus": 2}
+    assert found[1]["change"][0]["shape"] == {"cpus": 3, "memory_mb": 64, "disk_gb": 0}
+    ruling.node(db, ctx, "b", cpus=3, memory_mb=64)
+    assert isinstance(create(ctx, cpus=3), Created)
+
+
+def test_what_will_leave_is_waited_for(db: Database, ctx: Context) -> None:
+    ruling.node(db, ctx, "a", cpus=8)
+    fleet_of.claim(db, limit=(6, 1024, 10), namespace="others")
+    first = create(ctx, cpus=2)
+    assert isinstance(first, Created)
+
+    _, found = told(ctx, create(ctx))
+
+    assert actions(found) == ["wait", "register"]
+    assert found[0]["text"] == "Wait until instances of namespaces without a claim that hold 1 vCPU have gone."
+    fleet_of.delete(db, first.uuid)
+    assert isinstance(create(ctx), Created)
+
+
+def test_a_fleet_that_filled_meanwhile_is_answered_by_a_decision_that_saw_it(db: Database, ctx: Context) -> None:
+    ids = [ruling.node(db, ctx, name, cpus=4) for name in ("a", "b", "c")]
+
+    def fill() -> None:
+        for node_id in ids:
+            fleet_of.admitted(db, ask(node_id, cpus=3))
+
+    outcome = create(after_deciding(ctx, fill), cpus=2)
+    code, found = told(ctx, outcome)
+
+    assert isinstance(outcome, Refusal)
+    assert (code, outcome.stage) == ("out_of_capacity", "sufficient_idle_cpu")
+    assert fields(found[0]) == {"cpus": 1}
+    assert isinstance(create(ctx, cpus=1), Created)
+
+
+def test_locks_prove_nothing_and_the_answer_says_who_has_room(maria: Database) -> None:
+    ctx = ruling.context(maria)
+    node_id = ruling.node(maria, ctx, "a", cpus=4)
+    with maria.engine.begin() as other:
+        LOCK.run(other, node_id=node_id)
+        code, found = told(ctx, create(ctx))
+
+    assert code == "placement_busy"
+    assert [one["text"] for one in found] == ["Try again in a second: a has the room by what is committed now."]
+    assert isinstance(create(ctx), Created)
+
+
+def test_a_fork_says_what_would_help_on_its_own_node(db: Database, ctx: Context) -> None:
+    ruling.node(db, ctx, "a", cpus=4)
+    source = running(ctx, {"cpus": 2})
+    ruling.node(db, ctx, "b", cpus=64)
+    larger = InstanceRequest(cpus=3, memory_mb=64)
+
+    code, found = told(ctx, fork(ctx, source.uuid, larger))
+
+    assert (code, actions(found)) == ("out_of_capacity", ["ask", "wait"])
+    assert fields(found[0]) == {"cpus": 2}
+    assert found[1]["node"] == "a"
+    set_scheduling(db, "a", "cordoned")
+    code, found = told(ctx, fork(ctx, source.uuid, InstanceRequest(cpus=1, memory_mb=64)))
+    assert (code, [one["change"] for one in found]) == ("pin_ineligible", [[{"action": "uncordon", "node": "a"}]])
+
+
+def test_growth_that_a_claim_refuses_says_how_far_it_may_grow(db: Database, ctx: Context) -> None:
+    ruling.node(db, ctx, "a", cpus=8)
+    fleet_of.claim(db, limit=(4, 1024, 10))
+    there = running(ctx, {"cpus": 2})
+
+    code, found = told(ctx, resize(ctx, there.uuid, Amounts(5, 64, 0)))
+
+    assert (code, fields(found[0])) == ("claim_exceeded", {"cpus": 4})
+    assert not isinstance(resize(ctx, there.uuid, Amounts(4, 64, 0)), Refusal)
