@@ -94,6 +94,18 @@ def test_a_claim_that_ends_between_the_charge_and_its_payment_leaves_it_to_the_c
     fleet_of.assert_exact(maria)
 
 
+def test_what_a_claim_pays_for_waits_for_no_cluster_row(maria: Database, mariadb_ledger_url: str) -> None:
+    node_id = fleet_of.node(maria, cpus=8)
+    fleet_of.claim(maria, limit=(4, 40, 4), namespace="claimed")
+    wanted = ask(node_id, cpus=2, namespace="claimed")
+    with open_transaction(maria) as conn:
+        conn.exec_driver_sql("SELECT id FROM cluster_capacity WHERE id = 1 FOR UPDATE")
+        outcome = Other(mariadb_ledger_url, lambda db: fleet_of.admit(db, wanted)).result()
+
+        assert isinstance(outcome, Admitted)
+    fleet_of.assert_exact(maria)
+
+
 def test_a_namespace_cannot_have_two_active_claims(db: Database) -> None:
     fleet_of.claim(db, limit=(1, 1, 1))
     with pytest.raises(Exception, match=r"(?i)unique|duplicate"):

@@ -17,13 +17,16 @@ from fleet.ledger.database import Sql
 from fleet.model.admission import Stage
 from fleet.model.resources import DimensionFigure
 
+# Where a claim pays, the condition is false before any row is looked up: such a transaction neither locks the cluster's
+# row, nor waits for those that do.
 _UNCLAIMED_USE = """
     UPDATE cluster_capacity SET
         unclaimed_used_cpus = unclaimed_used_cpus + :cpus,
         unclaimed_used_memory_mb = unclaimed_used_memory_mb + :memory_mb,
         unclaimed_used_disk_gb = unclaimed_used_disk_gb + :disk_gb,
         updated_at = {now}
-    WHERE id = 1 AND (SELECT payer FROM charges WHERE instance_uuid = :instance_uuid AND role = 'primary') IS NULL
+    WHERE id = 1 AND EXISTS (
+        SELECT 1 FROM charges WHERE instance_uuid = :instance_uuid AND role = 'primary' AND payer IS NULL)
 """
 
 CLUSTER_FORCED = Sql(_UNCLAIMED_USE)
