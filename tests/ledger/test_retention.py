@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.ledger import decisions, leases, retention
+from fleet.ledger import decisions, events, idempotency, leases, retention
 from fleet.ledger.database import Database
+from fleet.ledger.idempotency import Keyed
 from fleet.model.cluster_config import ClusterConfig
 from tests.ledger import fleet_of
+from tests.ledger.holding import Other, open_transaction
 
 
 def _decision(db: Database, name: str) -> None:
@@ -70,3 +72,33 @@ def test_a_former_leader_deletes_nothing(db: Database) -> None:
         retention.sweep(db, former, ClusterConfig(decisions_retention_days=0))
 
     assert decisions.get(db, "d1") is not None
+
+
+def test_keys_and_events_go_in_as_many_batches_as_they_fill(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "BATCH", 2)
+    for number in range(5):
+        keyed = Keyed(namespace="ns", key=f"k{number}", digest="d", status=201)
+        db.unit(lambda conn, keyed=keyed: idempotency.keep(conn, keyed, {}))  # type: ignore[misc]
+        db.unit(lambda conn: events.record(conn, "instance", "i", "happened", {}))
+    fleet_of.execute(db, "UPDATE idempotency_keys SET created_at = 1 WHERE idempotency_key <> 'k0'")
+    fleet_of.execute(db, "UPDATE events SET at = 1 WHERE id <> (SELECT MAX(id) FROM (SELECT id FROM events) e)")
+
+    gone = retention.sweep(db, _lease(db), ClusterConfig())
+
+    assert (gone["idempotency_keys"], gone["events"]) == (4, 4)
+    assert idempotency.find(db, "ns", "k0") is not None
+    assert len(events.listing(db, "instance", "i")) == 1
+
+
+def test_it_waits_for_no_row_that_an_admission_is_writing(maria: Database, mariadb_ledger_url: str) -> None:
+    config = ClusterConfig(decisions_retention_days=0)
+    _decision(maria, "old")
+    maria.unit(lambda conn: events.record(conn, "instance", "i", "happened", {}))
+    fleet_of.execute(maria, "UPDATE events SET at = 1")
+    lease = _lease(maria)
+    with open_transaction(maria) as writing:
+        events.record(writing, "instance", "j", "happened", {})
+        idempotency.keep(writing, Keyed(namespace="ns", key="k", digest="d", status=201), {})
+        gone = Other(mariadb_ledger_url, lambda db: retention.sweep(db, lease, config)).result()
+
+        assert gone == {"decisions": 1, "decision_bases": 0, "events": 1, "idempotency_keys": 0}
