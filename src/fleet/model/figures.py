@@ -21,20 +21,21 @@ FIGURE_MAX = 2**40
 
 def whole_or_none(value: Any) -> int | None:
     """Return a whole, non-negative figure, truncated; None where there is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    if not math.isfinite(value) or not 0 <= value <= FIGURE_MAX:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _is_figure(value):
         return None
     return int(value)
 
 
 def real_or_none(value: Any) -> Decimal | None:
     """Return a non-negative real figure with three places, rounded as `capacity.to_milli` does; None: there is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        return None
-    if not math.isfinite(value) or not 0 <= value <= FIGURE_MAX:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or not _is_figure(value):
         return None
     return Decimal(str(value)).quantize(Decimal("0.001"), ROUND_HALF_UP)
+
+
+def _is_figure(value: float | Decimal) -> bool:
+    """Return whether a number is finite and within bounds. A whole one may be too large to be asked whether it is."""
+    return (isinstance(value, int) or math.isfinite(value)) and 0 <= value <= FIGURE_MAX
 
 
 def schedulable_of(metrics: Mapping[str, Any], config: ClusterConfig) -> tuple[int | None, bool]:

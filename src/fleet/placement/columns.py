@@ -123,17 +123,17 @@ def figure_max(name: str) -> int:
 
 
 def figure(name: str, value: object) -> int:
-    """Return the integer of a published figure; UNKNOWN for None and for what is not a finite number in bounds."""
+    """Return the integer of a published figure; UNKNOWN for None and for what is no number from 0 to its bound."""
     if value is None or isinstance(value, bool):
         return UNKNOWN
     if isinstance(value, int):
         whole = value * 1000 if name in MILLI else value
-        return whole if abs(value) <= figure_max(name) else UNKNOWN
+        return whole if 0 <= value <= figure_max(name) else UNKNOWN
     try:
         number = value if isinstance(value, Decimal) else Decimal(str(value).strip())
     except InvalidOperation:
         return UNKNOWN
-    if not number.is_finite() or abs(number) > figure_max(name):
+    if not number.is_finite() or not 0 <= number <= figure_max(name):
         return UNKNOWN
     if name in MILLI:
         return int((number * 1000).to_integral_value(ROUND_HALF_UP))

@@ -173,10 +173,13 @@ def _taken_at(reader: Reader, value: object) -> int:
 
 
 def _name(reader: Reader, node: Mapping[str, Any], path: str) -> str:
-    name = reader.text(node.get("name"), f"{path}.name")
-    if not name:
-        reader.problem(f"{path}.name", "a node needs a name")
-    return name
+    return _needed_text(reader, node.get("name"), f"{path}.name", "a node needs a name")
+
+
+def _needed_text(reader: Reader, value: object, path: str, problem: str) -> str:
+    if value is None or value == "":
+        reader.problem(path, problem)
+    return reader.text(value, path)
 
 
 def _refuse_twins(reader: Reader, names: list[str], path: str, field: str) -> None:
@@ -222,9 +225,9 @@ def _ledger(reader: Reader, node: Mapping[str, Any], path: str, known: _Node, ar
     if "capacity" not in node:
         row[:11] = _computed(known, held, around.config)
     elif node["capacity"] is not None:
-        row[:11] = _stated(reader, node["capacity"], f"{path}.capacity", known, held)
-        stated = reader.mapping(node["capacity"], f"{path}.capacity").get("sleepy_memory_mb")
-        sleepy = reader.whole(stated, f"{path}.capacity.sleepy_memory_mb", FIGURE_MAX)
+        capacity = reader.mapping(node["capacity"], f"{path}.capacity", CAPACITY_FIELDS)
+        row[:11] = _stated(reader, capacity, f"{path}.capacity", known, held)
+        sleepy = reader.whole(capacity.get("sleepy_memory_mb"), f"{path}.capacity.sleepy_memory_mb", FIGURE_MAX)
         row[LEDGER_AT["sleepy_memory_mb"]] = held.sleepy_memory_mb if sleepy is None else sleepy
     row[LEDGER_AT["row_present"]] = int("capacity" not in node or node["capacity"] is not None)
     return row
@@ -242,9 +245,8 @@ def _computed(known: _Node, held: Tally, config: ClusterConfig) -> list[int]:
     return [*map(limit, limits.as_dict().values()), *held.used.as_dict().values(), demand, *pending]
 
 
-def _stated(reader: Reader, value: object, path: str, known: _Node, held: Tally) -> list[int]:
+def _stated(reader: Reader, capacity: Mapping[str, Any], path: str, known: _Node, held: Tally) -> list[int]:
     """Return the ledger row that the document states; what it leaves out is unknown, a null limit is unlimited."""
-    capacity = reader.mapping(value, path, CAPACITY_FIELDS)
     row = []
     for name in LIMIT_NAMES:
         stated = reader.whole(capacity.get(name), f"{path}.{name}", figure_max(name))
@@ -264,9 +266,7 @@ def _stated(reader: Reader, value: object, path: str, known: _Node, held: Tally)
 
 def _instance(reader: Reader, value: object, path: str) -> InstanceRecord:
     item = reader.mapping(value, path, INSTANCE_FIELDS)
-    uuid = reader.text(item.get("uuid"), f"{path}.uuid")
-    if not uuid:
-        reader.problem(f"{path}.uuid", "an instance needs a uuid")
+    uuid = _needed_text(reader, item.get("uuid"), f"{path}.uuid", "an instance needs a uuid")
 
     def amount(name: str, default: int = 0) -> int:
         found = reader.whole(

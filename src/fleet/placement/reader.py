@@ -81,7 +81,8 @@ class Reader:
         if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
             self._wrong(path, value, "a number")
             return None
-        if not math.isfinite(value) or not least <= value <= most:
+        # Whole numbers are finite, and may be too large to be asked.
+        if not (isinstance(value, int) or math.isfinite(value)) or not least <= value <= most:
             self._wrong(path, value, f"a number from {least} to {most}")
             return None
         return Decimal(str(value))

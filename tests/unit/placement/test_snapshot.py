@@ -220,11 +220,17 @@ def test_figures_as_older_daemons_publish_them() -> None:
         "disk_busy_ms_per_second": "16.6",
         "memory_available": "lots",
         "queue_waiting": 2.5,
+        "memory_reserved_mb": -4096,
+        "disk_reservation_gb": -0.5,
     }
 
     frame = Snapshot.from_records([a_record("n1", 11, metrics=metrics)], ClusterConfig(), NOW).frame
 
-    found = [
-        int(frame.sample.column(name)[0]) for name in ("disk_busy_ms_per_second", "memory_available", "queue_waiting")
-    ]
-    assert found == [16600, UNKNOWN, 3]
+    names = (
+        "disk_busy_ms_per_second",
+        "memory_available",
+        "queue_waiting",
+        "memory_reserved_mb",
+        "disk_reservation_gb",
+    )
+    assert [int(frame.sample.column(name)[0]) for name in names] == [16600, UNKNOWN, 3, UNKNOWN, UNKNOWN]
