@@ -10,7 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
+from fleet.ledger import cluster_config
 from fleet.ledger.database import Database
+from fleet.ledger.migrate import migrate
 from tests.e2e.served import METRICS, As, Served
 from tests.servers import MariaDBServer, RedisServer, fresh_database
 
@@ -77,6 +79,28 @@ def test_an_empty_fleet_one_without_a_sample_and_one_that_takes_nothing_are_neve
         assert me.post("/nodes/plain/cordon", {}).status_code == 200
         cordoned = refused(me.post("/instances", SMALL), 503, "no_schedulable_nodes")
         assert cordoned["counts"] == {"node_state": {"not_active": 1}, "scheduling_state": {"cordoned": 1}}
+
+
+def test_a_strategy_of_the_cluster_that_is_not_installed_is_the_services_fault_and_stops_only_who_relies_on_it(
+    tmp_path: Path, redis_server: RedisServer
+) -> None:
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    database = Database(url)
+    migrate(database)
+    # What `fleet ctl set-config` wrote where the package was there.
+    cluster_config.store(database, "PLACEMENT_STRATEGY", "by-rack")
+    database.close()
+    with Served(tmp_path, url, redis_server.url(), workers=1) as own, own.admin() as me:
+        register(me, "plain", {})
+        document = refused(me.post("/instances", SMALL), 503, "strategy_unavailable")
+        explained = refused(me.post("/placements/explain", SMALL), 503, "strategy_unavailable")
+        placed = me.post("/instances", {**SMALL, "strategy": "spread"})
+        ready = me.get("/readyz").json()
+
+    assert (document["strategy"], "load-aware" in document["installed"]) == ("by-rack", True)
+    assert explained["detail"] == document["detail"] == ready["placement_strategy"]
+    assert "'by-rack' of PLACEMENT_STRATEGY is not installed" in document["detail"]
+    assert placed.status_code == 201
 
 
 @pytest.mark.vectors

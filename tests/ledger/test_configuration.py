@@ -23,5 +23,5 @@ def test_a_strategy_that_is_not_installed_any_more_is_told_once(db: Database) ->
 
     problem = strategy_problem(found)
     assert problem is not None
-    assert problem.startswith("PLACEMENT_STRATEGY: no strategy is called 'by-rack'; there is: balanced")
+    assert problem.startswith("the strategy 'by-rack' of PLACEMENT_STRATEGY is not installed in the process")
     assert [(entry["event"], entry["problem"]) for entry in said] == [("config.strategy_unknown", problem)]

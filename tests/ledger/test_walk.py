@@ -13,8 +13,8 @@ import pytest
 
 from fleet import bootstrap
 from fleet.config import load_settings
-from fleet.ledger import cluster_config, namespaces, operations
-from fleet.ledger.database import Database
+from fleet.ledger import cluster_config, events, namespaces, operations
+from fleet.ledger.database import Database, Sql
 from fleet.ledger.samples import set_scheduling
 from fleet.model.request import InstanceRequest
 from fleet.services.context import Context
@@ -26,6 +26,7 @@ from tests.ledger.fleet_of import ask
 
 WAIVED = "no candidate admitted and some refused on demand alone, waiving demand guard"
 GIB = 1024
+MADE_WITH = Sql("UPDATE instances SET request = :request WHERE uuid = :uuid")
 
 
 def context(db: Database, **config: str) -> Context:
@@ -247,3 +248,32 @@ def test_a_redirect_moves_what_was_charged_although_the_overhead_was_changed_sin
     assert fleet_of.used(db, ids[first.node]) == (0, 0, 0, 0)
     assert fleet_of.used(db, ids[second])[1] == 100
     fleet_of.assert_exact(db)
+
+
+def test_an_instance_whose_strategy_is_gone_is_placed_again_by_the_clusters(db: Database) -> None:
+    ctx = context(db)
+    for name in ("x", "y"):
+        node(db, ctx, name, cpus=4)
+    first = created(ctx)
+    made = {"uuid": first.uuid, "request": json.dumps({"cpus": 1, "memory_mb": 64, "strategy": "by-rack"})}
+    db.unit(lambda conn: MADE_WITH.run(conn, made).rowcount)
+    leased = operations.lease(db, first.operation_id, "worker", 60)
+    assert leased is not None
+
+    assert redirect(ctx, leased, "unfit") == ({"x", "y"} - {first.node}).pop()
+
+
+def test_a_create_stays_where_it_is_when_the_clusters_strategy_is_not_installed(db: Database) -> None:
+    ctx = context(db)
+    for name in ("x", "y"):
+        node(db, ctx, name, cpus=4)
+    first = created(ctx)
+    cluster_config.store(db, "PLACEMENT_STRATEGY", "by-rack")
+    ctx.configuration.forget()
+    leased = operations.lease(db, first.operation_id, "worker", 60)
+    assert leased is not None
+
+    assert redirect(ctx, leased, "unfit") is None
+    told = events.listing(db, "instance", first.uuid, limit=1, newest_first=True)[0]
+    assert (told.payload["code"], told.payload["reason"]) == ("strategy_unavailable", "unfit")
+    assert "'by-rack' of PLACEMENT_STRATEGY is not installed" in told.payload["message"]

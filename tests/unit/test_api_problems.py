@@ -47,6 +47,7 @@ OURS = {
     "internal_error": 500,
     "broken_promise": 500,
     "queue_unavailable": 503,
+    "strategy_unavailable": 503,
 }
 
 

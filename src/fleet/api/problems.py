@@ -53,6 +53,7 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "no_schedulable_nodes": (503, "No node takes instances now"),
     "claim_not_ready": (503, "Claims are not ready"),
     "claim_conflict": (503, "The claim is being changed"),
+    "strategy_unavailable": (503, "The cluster's strategy is not installed"),
     "database_unavailable": (503, "The ledger does not answer"),
     "queue_unavailable": (503, "The queue does not answer"),
     "out_of_capacity": (507, "Out of capacity"),

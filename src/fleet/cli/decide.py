@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.model.decision import Decision
-from fleet.model.errors import InvalidRequest
+from fleet.model.errors import InvalidRequest, StrategyUnavailable
 from fleet.model.findings import first_repeated
 from fleet.model.request import PlacementRequest, parse_placement_request
 from fleet.placement.counterfactuals import remedies
@@ -40,6 +40,9 @@ def decide_files(
         except InvalidRequest as refused:
             code = refused.code
             problems += refused.extra["errors"]
+        except StrategyUnavailable as missing:
+            code = missing.code
+            problems.append({"field": "config.PLACEMENT_STRATEGY", "message": missing.detail})
         else:
             return _answer(decision, request, snapshot), int(decision.refused)
     return {"code": code, "errors": problems}, 1

@@ -103,6 +103,12 @@ class QueueUnavailable(Unavailable):
     code = "queue_unavailable"
 
 
+class StrategyUnavailable(FleetError):
+    """The cluster's strategy is not installed in the process that was asked: for its operator to mend."""
+
+    code = "strategy_unavailable"
+
+
 class BrokenPromise(FleetError):
     """A law of the product does not hold (a negative counter, two rows where one is promised): a bug, stop."""
 

@@ -28,6 +28,7 @@ from fleet.placement.stage import (
     NamedStrategy,
     Scorer,
     all_stages,
+    cluster_strategy,
     strategy_named,
 )
 from fleet.placement.trail import Step, Trail
@@ -47,6 +48,7 @@ def decide(request: PlacementRequest, snapshot: Snapshot, seed: int, *, explain:
 
     Raises:
         InvalidRequest: unknown strategy, a seed out of range, or a re-placement of an instance that is not known.
+        StrategyUnavailable: the request names none, and the one that the configuration names is not installed here.
     """
     return decide_on(request, snapshot.frame, seed, explain=explain)
 
@@ -158,7 +160,7 @@ def _settle_on_group(walk: Walk, group: Mask) -> None:
 def _strategy_of(request: PlacementRequest, frame: Frame) -> NamedStrategy:
     if request.strategy:
         return strategy_named(request.strategy)
-    return strategy_named(frame.config.placement_strategy, "config.PLACEMENT_STRATEGY")
+    return cluster_strategy(frame.config.placement_strategy)
 
 
 def _ranking(left: Mask, trail: Trail, strategy: NamedStrategy, seed: int) -> Decision:

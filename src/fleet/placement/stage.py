@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from fleet.model.cluster_config import parse_cluster_value
 from fleet.model.config_value import ConfigError
-from fleet.model.errors import BrokenPromise, InvalidRequest
+from fleet.model.errors import BrokenPromise, InvalidRequest, StrategyUnavailable
 from fleet.placement import stages as stages_folder
 from fleet.placement import strategies as strategies_folder
 from fleet.placement.ask import Ask
@@ -339,4 +339,22 @@ def strategy_named(name: str, field_name: str = "strategy") -> NamedStrategy:
     if name not in known:
         message = f"no strategy is called {name[:63]!r}; there is: {', '.join(sorted(known))}"
         raise InvalidRequest(f"{field_name}: {message}", errors=[{"field": field_name, "message": message}])
+    return known[name]
+
+
+def cluster_strategy(name: str) -> NamedStrategy:
+    """Return the strategy that the cluster's configuration names.
+
+    Raises:
+        StrategyUnavailable: it is not installed here. It was in the process that set the key.
+    """
+    known = all_strategies()
+    if name not in known:
+        raise StrategyUnavailable(
+            f"the strategy {name[:63]!r} of PLACEMENT_STRATEGY is not installed in the process that was asked; "
+            f"there is: {', '.join(sorted(known))}. An operator installs what brings it, or sets the key to one of "
+            "these; until then a request that names its own `strategy` is placed",
+            strategy=name,
+            installed=sorted(known),
+        )
     return known[name]

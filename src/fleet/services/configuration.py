@@ -8,8 +8,8 @@ from collections.abc import Callable
 from fleet.ledger import cluster_config
 from fleet.ledger.database import Database
 from fleet.model.cluster_config import ClusterConfig
-from fleet.model.errors import DatabaseUnavailable, InvalidRequest
-from fleet.placement.stage import strategy_named
+from fleet.model.errors import DatabaseUnavailable, StrategyUnavailable
+from fleet.placement.stage import cluster_strategy
 from fleet.telemetry import get_logger
 
 log = get_logger(__name__)
@@ -67,7 +67,7 @@ def strategy_problem(config: ClusterConfig) -> str | None:
     It was there when the key was set; what brought it may not be installed on this machine, or not any more.
     """
     try:
-        strategy_named(config.placement_strategy, "PLACEMENT_STRATEGY")
-    except InvalidRequest as refused:
-        return f"{refused.detail}; install what brings it on this machine, or set the key to another"
+        cluster_strategy(config.placement_strategy)
+    except StrategyUnavailable as missing:
+        return missing.detail
     return None

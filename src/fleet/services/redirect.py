@@ -11,11 +11,13 @@ from sqlalchemy import Connection
 from fleet.ledger import charges, decisions, instances, operations
 from fleet.ledger.database import Batch
 from fleet.ledger.operations import LeasedOperation
+from fleet.model.errors import StrategyUnavailable
 from fleet.model.request import PlacementRequest
 from fleet.queue.jobs import WakeUp
 from fleet.services import placed_event
 from fleet.services.context import Context
 from fleet.services.place import Placing, Refusal, place
+from fleet.services.replacing import made_with
 
 PLACEMENT_ATTEMPTS_MAX = 3
 
@@ -38,7 +40,7 @@ def redirect(ctx: Context, leased: LeasedOperation, reason: str) -> str | None:
         return None
     # The node that it leaves is never tried again (`source`), so to the pipeline it is a create like any other, with
     # the rules and labels that it was made with. Its own draft is no neighbour of itself.
-    body = {**instance.request, "namespace": instance.namespace, "instance": instance.uuid}
+    body = {**made_with(instance), "namespace": instance.namespace, "instance": instance.uuid}
 
     def rows(conn: Connection, node_id: int, _node: str, row: decisions.DecisionRow) -> None:
         if not instances.place_elsewhere(conn, instance.uuid, node_id, row.id):
@@ -75,6 +77,9 @@ def redirect(ctx: Context, leased: LeasedOperation, reason: str) -> str | None:
         placed = place(ctx, placing)
     except _Stopped:
         return None
+    except StrategyUnavailable as missing:
+        # A package that this machine lacks must not end the create: it goes on where it is.
+        placed = Refusal(missing.code, missing.detail)
     if isinstance(placed, Refusal):
         placed_event.record_refused(ctx.database, instance.uuid, placed, previous_node=leased.node, reason=reason)
         return None

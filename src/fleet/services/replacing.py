@@ -22,6 +22,7 @@ from fleet.model.errors import Conflict, NotFound
 from fleet.model.lifecycle import InstanceState
 from fleet.model.request import PlacementRequest, Reason, parse_placement_request
 from fleet.model.resources import Amounts
+from fleet.placement.stage import all_strategies
 from fleet.services import placed_event
 from fleet.services.context import Context
 from fleet.services.place import Admit, Placed, Placing, Refusal, place
@@ -104,6 +105,17 @@ def subject(ctx: Context, instance_uuid: str) -> Subject:
     return Subject(instance, held["primary"])
 
 
+def made_with(instance: InstanceView) -> dict[str, Any]:
+    """Return what an instance was made with, as it is asked again.
+
+    A strategy that is not installed any more is left out: it would order nodes, and who fits does not depend on it.
+    """
+    made = dict(instance.request)
+    if made.get("strategy") and made["strategy"] not in all_strategies():
+        del made["strategy"]
+    return made
+
+
 def question(
     ctx: Context, who: Subject, reason: Reason, holds: Amounts | None = None, **changed: Any
 ) -> PlacementRequest:
@@ -115,7 +127,7 @@ def question(
     holds = holds or who.charge.amounts
     overhead = ctx.configuration().instance_overhead_mb
     body: dict[str, Any] = {
-        **who.instance.request,
+        **made_with(who.instance),
         "namespace": who.instance.namespace,
         "instance": who.instance.uuid,
         "reason": str(reason),

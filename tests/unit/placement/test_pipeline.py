@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fleet.model.errors import InvalidRequest
+from fleet.model.errors import InvalidRequest, StrategyUnavailable
 from fleet.placement.ask import Ask
 from fleet.placement.example import a_node
 from fleet.placement.pipeline import decide, walk_stages
@@ -255,20 +255,19 @@ def test_the_request_names_the_strategy_before_the_configuration_does() -> None:
     assert by_config.strategy == "load-aware"
 
 
-@pytest.mark.parametrize(
-    ("config", "request_changes", "field"),
-    [
-        ({}, {"strategy": "nearest"}, "strategy"),
-        ({"PLACEMENT_STRATEGY": "nearest"}, {}, "config.PLACEMENT_STRATEGY"),
-    ],
-)
-def test_an_unknown_strategy_is_a_bad_request(
-    config: dict[str, Any], request_changes: dict[str, Any], field: str
-) -> None:
+def test_an_unknown_strategy_is_a_bad_request() -> None:
     with pytest.raises(InvalidRequest, match=r"there is: balanced, .*, load-aware") as refused:
-        decision_on(a_node(), config=config, **request_changes)
+        decision_on(a_node(), strategy="nearest")
 
-    assert refused.value.extra["errors"][0]["field"] == field
+    assert refused.value.extra["errors"][0]["field"] == "strategy"
+
+
+def test_a_strategy_of_the_cluster_that_is_not_installed_is_no_fault_of_the_request() -> None:
+    with pytest.raises(StrategyUnavailable, match=r"'nearest' of .* there is: balanced, .*, load-aware") as missing:
+        decision_on(a_node(), config={"PLACEMENT_STRATEGY": "nearest"})
+
+    assert missing.value.extra["strategy"] == "nearest"
+    assert "load-aware" in missing.value.extra["installed"]
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63])

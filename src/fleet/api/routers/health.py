@@ -28,7 +28,8 @@ async def healthz(*, services: ServicesDep) -> Response:
 def readyz(*, services: ServicesDep) -> Response:
     """The process serves and its ledger answers; a queue that is away delays work and refuses nothing.
 
-    `placement_strategy` tells whether the cluster's strategy is installed here: without it nothing can be placed.
+    `placement_strategy` tells whether the cluster's strategy is installed here: without it, only requests that name
+    one themselves are placed by this process.
     """
     # Read for this answer alone: a poll of readiness must not keep an old configuration for the requests after it.
     problem = strategy_problem(cluster_config.load(services.database))
