@@ -15,6 +15,7 @@ import pytest
 from tests.e2e.served import As, Ended, Served, clean_environment
 
 Names = Callable[[str], str]
+OWN = {"only-for": "timeline"}
 STARTED = "started scheduling"
 PLACED = "instance placed"
 FIND_WEIGHTS = r"""#!/bin/bash
@@ -42,8 +43,9 @@ done
 
 @pytest.fixture(scope="module", autouse=True)
 def room(served: Served) -> None:
+    """Two nodes that only these tests ask for: events tell of every node that is ranked."""
     for name in ("timeline-a", "timeline-b"):
-        served.node(name, memory_max=2**20, memory_available=2**20, cpu_schedulable=200, cpu_threads=202)
+        served.node(name, labels=OWN, memory_max=2**20, memory_available=2**20, cpu_schedulable=200, cpu_threads=202)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +55,8 @@ def tenant(served: Served) -> Iterator[As]:
 
 
 def created(caller: As, **body: Any) -> dict[str, Any]:
-    answer = caller.post("/instances", {"cpus": 1, "memory_mb": 64, "disk_gb": 1, **body})
+    shape = {"cpus": 1, "memory_mb": 64, "disk_gb": 1, "placement": {"labels": OWN}}
+    answer = caller.post("/instances", {**shape, **body})
     assert answer.status_code == 201, answer.text
     made: dict[str, Any] = answer.json()
     return made
