@@ -94,14 +94,15 @@ def largest_limits(ask: Ask, frame: Frame, among: Mask) -> str:
 
 def shortfalls(ask: Ask, frame: Frame) -> Ints:
     """Return how much each node lacks in each dimension (rows: `DIMENSIONS`); 0 where it has room."""
-    rows = []
-    for dimension in DIMENSIONS:
-        room = frame.room(dimension)
-        wanted = np.full(len(frame), getattr(ask.amounts, dimension), dtype=np.int64)
-        for at in ask.growth:
-            wanted[at] = ask.added(dimension, at)
-        rows.append(np.where(ask.short_of(dimension, room), wanted - room, 0))
-    return np.array(rows)
+    return np.array([shortfall(ask, dimension, frame.room(dimension)) for dimension in DIMENSIONS])
+
+
+def shortfall(ask: Ask, dimension: str, room: Ints) -> Ints:
+    """Return by how much `room` is too small on each node, in the dimension's unit; 0 where it is enough."""
+    wanted = np.full(len(room), getattr(ask.amounts, dimension), dtype=np.int64)
+    for at in ask.growth:
+        wanted[at] = ask.added(dimension, at)
+    return np.where(ask.short_of(dimension, room), wanted - room, 0)
 
 
 def remedy(decision: Decision, ask: Ask, frame: Frame, among: Mask) -> str:
@@ -158,9 +159,9 @@ def _refused_by_neighbours(ask: Ask, frame: Frame) -> Mask:
 def _refused_on_capacity(decision: Decision) -> Mask:
     masks = [
         mask
-        for stage, reasons in decision.evidence.masks().items()
+        for reasons in decision.evidence.masks().values()
         for reason, mask in reasons.items()
-        if reason.startswith(("over_limit", "below_")) and stage
+        if reason.startswith(("over_limit", "below_"))
     ]
     return np.logical_or.reduce(masks) if masks else np.zeros(decision.node_count, dtype=np.bool_)
 
@@ -174,4 +175,7 @@ def _schedulable_remedy(decision: Decision, frame: Frame) -> str:
         )
         return f"uncordon {names[0]}" if len(names) == 1 else f"uncordon one of {len(names)} nodes, such as {names[0]}"
     stale = decision.counts.get("node_state", {}).get("stale_sample", 0)
-    return f"{stale} nodes have sent no fresh sample: see whether sf-resources runs there" if stale else ""
+    if not stale:
+        return ""
+    who = "1 node has" if stale == 1 else f"{stale} nodes have"
+    return f"{who} sent no fresh sample: see whether sf-resources runs there"

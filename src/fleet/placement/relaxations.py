@@ -131,7 +131,9 @@ class Verdicts:
         steps = {step.stage.name: step for step in walk.steps if isinstance(step.stage.stage, Filter)}
         fails = {name: union(len(frame), (mask for _, mask in step.drops)) for name, step in steps.items()}
         for name, step in steps.items():
-            if step.overridden:
+            stage = step.stage.stage
+            # What is only a wish refuses nobody, whether or not the walk came far enough to say so.
+            if step.overridden or (isinstance(stage, Filter) and stage.may_yield(ask, frame)):
                 fails[name] = np.zeros(len(frame), dtype=np.bool_)
         if ask.unknown_destinations:
             fails[UNKNOWN_NAME] = np.ones(len(frame), dtype=np.bool_)

@@ -14,7 +14,7 @@ from fleet.model.labels import LABELS_MAX, is_label, selector_text
 from fleet.model.rules import within_keys
 from fleet.placement import what_if
 from fleet.placement.columns import ACTIVE, STATES, UNKNOWN, UNLIMITED, Mask
-from fleet.placement.explanation import UNITS, counted, counted_gpus, distance, shortfalls
+from fleet.placement.explanation import UNITS, counted, counted_gpus, distance, shortfall, shortfalls
 from fleet.placement.frame import Frame
 from fleet.placement.relaxations import Case, Edit, Kind, Relaxation, Verdicts, names_of, or_others
 from fleet.placement.stages.queue_state import WAITING_MAX
@@ -176,9 +176,13 @@ def waiting(verdicts: Verdicts) -> Relaxation:
         limit, wanted = frame.limits[at], getattr(ask.amounts, name)
         # On a node that holds a charge only the growth counts, beside what it holds already.
         too_small |= (limit != UNLIMITED) & (limit < wanted) & (lacking[at] > 0)
-    for name, owned, at in (("memory_available", "memory_max", 1), ("disk_free_gb", "disk_total_gb", 2)):
-        most = frame.sample.column(owned)
-        too_small |= (most != UNKNOWN) & (frame.sample.column(name) + lacking[at] > most) & (lacking[at] > 0)
+    # What only the ledger lacks comes free when charges go, however idle the machine is already.
+    for name, available, owned, headroom in (
+        ("memory_mb", "memory_available", "memory_max", frame.measured_memory),
+        ("disk_gb", "disk_free_gb", "disk_total_gb", frame.measured_disk),
+    ):
+        most, short = frame.sample.column(owned), shortfall(ask, name, headroom)
+        too_small |= (most != UNKNOWN) & (short > 0) & (frame.sample.column(available) + short > most)
     if ask.gpus.count:
         too_small |= frame.gpus.owned(ask.gpus) < ask.gpus.count
 

@@ -28,6 +28,11 @@ from fleet.placement.stages.queue_state import WAITING_MAX
 from fleet.placement.stages.sufficient_idle_disk import BUSY_MS_PER_SECOND_MAX
 
 NEW_NODE: Final = "a-new-node"
+"""The value of a label that no other node shares."""
+
+UNNAMED: Final = ""
+"""The name of a node that is not there yet: no node of the fleet can have it."""
+
 SPARE_MILLI: Final = 1000
 
 
@@ -115,7 +120,7 @@ def fresh_node(request: PlacementRequest, frame: Frame) -> NodeRecord:
         elif rule.within is not None:
             labels.setdefault(rule.within, NEW_NODE)
     return NodeRecord(
-        name=NEW_NODE,
+        name=UNNAMED,
         sample_at_us=frame.now_us,
         labels=labels,
         region=request.region,

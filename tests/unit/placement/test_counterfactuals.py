@@ -168,6 +168,27 @@ def test_nothing_but_time_helps_a_node_that_is_only_busy() -> None:
     assert told(a_node(queue_waiting=21)) == ["Wait until n1 has at most 20 waiting jobs: then n1 fits."]
 
 
+def test_room_that_only_the_ledger_lacks_comes_free_in_time_however_idle_the_machine_is() -> None:
+    memory, disk = a_node(used_memory_mb=190_000, memory_available=60_000), a_node(used_disk_gb=975)
+
+    assert told(memory, memory_mb=16_384)[-1] == "Wait until n1 has 13872 MiB of memory more: then n1 fits."
+    assert told(disk, disk_gb=20)[-1] == "Wait until n1 has 15 GiB of disk more: then n1 fits."
+
+
+def test_no_waiting_is_advised_for_more_than_the_machine_has() -> None:
+    assert told(a_node(), memory_mb=100_000) == ["Ask for 55904 MiB of memory instead of 100000: then n1 fits."]
+
+
+def test_rules_that_are_only_a_wish_are_not_to_be_dropped_as_well() -> None:
+    storage = {"resource": "metal_server", "operator": "has", "tags": {"type": "storage"}}
+    config = {"AFFINITY_MATCHING": "preferred"}
+
+    assert told(a_node(used_cpus=40), config=config, cpus=4, placement_rules=[storage]) == [
+        "Ask for 2 vCPUs instead of 4: then n1 fits.",
+        "Wait until n1 has 2 vCPUs more: then n1 fits.",
+    ]
+
+
 def test_what_is_unknown_is_not_helped_by_asking_for_less() -> None:
     assert told(a_node(memory_available=None), memory_mb=4096) == []
 
@@ -220,6 +241,13 @@ def test_a_new_node_in_a_rack_that_the_request_names_is_judged_with_who_is_in_th
     named = {"placement_rules": [{**NO_DB, "within": "rack"}], **selector(rack="a")}
     assert not advised("a", **named)
     assert advised("b", **named)
+
+
+def test_a_new_node_is_mistaken_for_no_node_of_the_fleet() -> None:
+    rules = [{**NO_DB, "within": "rack"}]
+    node = a_node(name="a-new-node", labels={"rack": "a"}, scheduling="cordoned")
+
+    assert "register" in changes(node, placement_rules=rules, **selector(rack="a"))
 
 
 def test_no_node_is_advised_with_more_gpus_than_a_node_may_have_and_a_million_cost_no_more_than_one() -> None:

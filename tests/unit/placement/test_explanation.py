@@ -44,7 +44,7 @@ def test_all_that_the_nearest_node_lacks_is_told() -> None:
     [
         ([{"scheduling": "cordoned"}], "uncordon n1"),
         ([{"scheduling": "cordoned"}, {"scheduling": "cordoned"}], "uncordon one of 2 nodes, such as n1"),
-        ([{"sample_age_seconds": 500}], "1 nodes have sent no fresh sample: see whether sf-resources runs there"),
+        ([{"sample_age_seconds": 500}], "1 node has sent no fresh sample: see whether sf-resources runs there"),
         ([{"state": "error"}], ""),
         ([{"memory_available": None}], ""),
     ],
