@@ -42,15 +42,19 @@ def most_of(ask: Ask, frame: Frame, dimension: str) -> Ints:
     It may be below what any request can ask for; it means nothing where a figure is unknown.
     """
     most = frame.room(dimension).copy()
+    held: dict[int, int] = {}
     if ask.request.reason is Reason.RESIZE and ask.request.instance is not None:
-        for node, held in frame.instances[ask.request.instance].held():
-            at = frame.roster.index.get(node)
-            if at is not None:
-                most[at] = getattr(held, dimension) + max(0, int(most[at]))
+        charges = frame.instances[ask.request.instance].held()
+        index = frame.roster.index
+        held = {index[node]: getattr(amounts, dimension) for node, amounts in charges if node in index}
+    for at, amount in held.items():
+        most[at] = amount + max(0, int(most[at]))
     if dimension == "memory_mb":
         most -= frame.config.instance_overhead_mb
     if dimension == "cpus":
         most = np.minimum(most, frame.sample.column("cpu_max_per_instance"))
+        if ask.resize_home in held:
+            most[ask.resize_home] = max(int(most[ask.resize_home]), held[ask.resize_home])
     return most
 
 

@@ -1,6 +1,7 @@
 """cpu_max_per_instance: keep nodes whose hypervisor can give one instance that many vCPUs.
 
 Why: libvirt has a maximum of vCPUs for one domain; beyond it the instance could never start, however idle the node is.
+A resize that adds no vCPUs always fits the node that it starts from, whatever that node says.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ OVER_MAXIMUM = Reason("over_cpu_max_per_instance", "the instance has more vCPUs 
 def drops(ask: Ask, frame: Frame) -> Drops:
     """Drop nodes without the figure, then those whose maximum is below the request."""
     maximum = frame.sample.column("cpu_max_per_instance")
-    return (UNKNOWN_FIGURE, maximum == UNKNOWN), (OVER_MAXIMUM, maximum < ask.amounts.cpus)
+    unknown, over = maximum == UNKNOWN, maximum < ask.amounts.cpus
+    if ask.resize_home >= 0 and not ask.added("cpus", ask.resize_home):
+        unknown[ask.resize_home] = over[ask.resize_home] = False
+    return (UNKNOWN_FIGURE, unknown), (OVER_MAXIMUM, over)
 
 
 def figures(ask: Ask, frame: Frame, at: int) -> Figures:
@@ -25,6 +29,8 @@ def figures(ask: Ask, frame: Frame, at: int) -> Figures:
     maximum = shown(frame.sample.column("cpu_max_per_instance")[at])
     return {"requested_cpus": ask.amounts.cpus, "cpu_max_per_instance": maximum}
 
+
+_LARGE = ({"uuid": "i1", "node": "n1", "cpus": 20, "memory_mb": 1024, "disk_gb": 10},)
 
 STAGE = Filter(
     order=10,
@@ -35,5 +41,18 @@ STAGE = Filter(
         Example("exactly the maximum is kept", request={"cpus": 16}, node={"cpu_max_per_instance": 16}),
         Example("one vCPU more is dropped", OVER_MAXIMUM, request={"cpus": 17}, node={"cpu_max_per_instance": 16}),
         Example("without the figure nothing is promised", UNKNOWN_FIGURE, node={"cpu_max_per_instance": None}),
+        Example(
+            "a resize that takes vCPUs away fits where the instance is",
+            request={"reason": "resize", "instance": "i1", "cpus": 18},
+            node={"cpu_max_per_instance": 16},
+            instances=_LARGE,
+        ),
+        Example(
+            "one that adds some does not",
+            OVER_MAXIMUM,
+            request={"reason": "resize", "instance": "i1", "cpus": 21},
+            node={"cpu_max_per_instance": 16},
+            instances=_LARGE,
+        ),
     ),
 )
