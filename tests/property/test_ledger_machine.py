@@ -102,9 +102,9 @@ class Model:
         )
 
     def rehome(self) -> None:
-        """What a pass does: charges of the claimed namespace that nobody's claim ever paid go to the claim."""
+        """What a pass does: charges of the claimed namespace that the cluster pays go to the claim."""
         for item in self.held.values():
-            if self.claim is not None and item.namespace == "claimed" and item.payer is None:
+            if self.claim is not None and item.namespace == "claimed":
                 item.payer = self.claim
 
     @property

@@ -17,20 +17,19 @@ from typing import Any, Literal
 from sqlalchemy import Connection, RowMapping
 from sqlalchemy.exc import IntegrityError
 
-from fleet.ledger import claims, events, reconcile, refusal
+from fleet.ledger import claims, events, refusal
+from fleet.ledger.claims import BY_CLUSTER, amounts_of, binds_of, overdrawn
 from fleet.ledger.database import Database, Sql, SqlOfLists, Trouble, trouble
 from fleet.model.errors import BrokenPromise
 from fleet.model.resources import CLUSTER_DIMENSIONS, Amounts, DimensionFigure
 
 CHARGES_AT_ONCE = 500
 
-_BY_CLUSTER = """
-    namespace = :namespace AND role = 'primary'
-    AND (payer IS NULL OR payer IN (SELECT uuid FROM namespace_claims WHERE namespace = :namespace AND folded = 1))
-"""
-FIND_CHARGES = Sql(f"SELECT id FROM charges WHERE {_BY_CLUSTER} ORDER BY id")
+FIND_CHARGES = Sql(
+    f"SELECT id FROM charges WHERE namespace = :namespace AND role = 'primary' AND {BY_CLUSTER} ORDER BY id"
+)
 # Judged again under each row's lock: what was released or paid by another meanwhile is left alone.
-FLIP = SqlOfLists(f"UPDATE charges SET payer = :uuid WHERE id IN ({{ids}}) AND {_BY_CLUSTER}")
+FLIP = SqlOfLists(f"UPDATE charges SET payer = :uuid WHERE id IN ({{ids}}) AND {BY_CLUSTER}")
 PAID = Sql(
     "SELECT COUNT(*) AS charges, "
     + ", ".join(f"COALESCE(SUM({name} + ahead_{name}), 0) AS {name}" for name in CLUSTER_DIMENSIONS)
@@ -122,7 +121,7 @@ def grant(
         DatabaseUnavailable: nothing is known; the caller must not read it as "full".
     """
     for expired in _expired(db, namespace):
-        db.unit(partial(fold_expired, uuid=expired))
+        db.unit(partial(claims.fold_expired, uuid=expired))
     try:
         return db.unit(
             lambda conn: _grant(conn, uuid, namespace, limits, expires_in_seconds), on_lost=lambda: _granted(db, uuid)
@@ -145,7 +144,7 @@ def change(
     Raises:
         DatabaseUnavailable: nothing is known; the caller must not read it as "full".
     """
-    db.unit(partial(fold_expired, uuid=uuid))
+    db.unit(partial(claims.fold_expired, uuid=uuid))
     try:
         return db.unit(lambda conn: _change(conn, uuid, limits, expires_in_seconds))
     except _NoRoom as refused:
@@ -154,32 +153,18 @@ def change(
         return refusal_.refused
 
 
-def fold_expired(conn: Connection, uuid: str) -> bool:
-    """Give what a claim past its end used back to the unclaimed side, if nobody did. Its charges go on naming it."""
-    row = reconcile.LOCK_EXPIRED.run(conn, uuid=uuid).mappings().first()
-    if row is None:
-        return False
-    reconcile.FOLD.run(conn, uuid=uuid)
-    limits, used = _amounts(row, "limit"), _amounts(row, "used")
-    binds = {**_binds("limit", limits), **_binds("used", used), **_binds("over", (used - limits).floored())}
-    reconcile.FOLD_CLUSTER.run(conn, binds)
-    payload = {"claim": uuid, **{name: getattr(used, name) for name in CLUSTER_DIMENSIONS}}
-    events.record(conn, "namespace", row["namespace"], "namespace claim expired, usage folded", payload)
-    return True
-
-
 def _grant(conn: Connection, uuid: str, namespace: str, limits: Amounts, seconds: int) -> Granted:
     ids = [row.id for row in FIND_CHARGES.run(conn, namespace=namespace)]
     for at in range(0, len(ids), CHARGES_AT_ONCE):
-        FLIP.run(conn, {"ids": ids[at : at + CHARGES_AT_ONCE]}, uuid=uuid, namespace=namespace)
+        FLIP.run(conn, {"ids": ids[at : at + CHARGES_AT_ONCE]}, uuid=uuid)
     paid = PAID.run(conn, uuid=uuid).mappings().one()
     used = Amounts(*(int(paid[name]) for name in CLUSTER_DIMENSIONS))
     INSERT.run(
-        conn, {**_binds("limit", limits), **_binds("used", used)}, uuid=uuid, namespace=namespace, seconds=seconds
+        conn, {**binds_of("limit", limits), **binds_of("used", used)}, uuid=uuid, namespace=namespace, seconds=seconds
     )
-    about = {"claim": uuid, **_binds("limit", limits), **_binds("used", used), "charges": int(paid["charges"])}
+    about = {"claim": uuid, **binds_of("limit", limits), **binds_of("used", used), "charges": int(paid["charges"])}
     events.record(conn, "namespace", namespace, "namespace claim granted", {**about, "expires_in_seconds": seconds})
-    _promise(conn, _Promise(limits, (used - limits).floored(), used))
+    _promise(conn, _Promise(limits, overdrawn(used, limits), used))
     return _view(claims.READ.run(conn, uuid=uuid).mappings().one())
 
 
@@ -189,7 +174,7 @@ def _change(conn: Connection, uuid: str, limits: Mapping[str, int], seconds: int
         raise _Refused(ClaimRefused("not_found"))
     if not row["covers"]:
         raise _Refused(ClaimRefused("claim_not_active"))
-    old, used = _amounts(row, "limit"), _amounts(row, "used")
+    old, used = amounts_of(row, "limit"), amounts_of(row, "used")
     new = Amounts(*(limits.get(name, getattr(old, name)) for name in CLUSTER_DIMENSIONS))
     delta = new - old
     shrinking = [name for name in CLUSTER_DIMENSIONS if getattr(delta, name) < 0]
@@ -200,18 +185,18 @@ def _change(conn: Connection, uuid: str, limits: Mapping[str, int], seconds: int
         raise _Refused(ClaimRefused("claim_below_usage", figures))
     sizes = {name: getattr(new, name) for name in CLUSTER_DIMENSIONS}
     CHANGE.run(conn, sizes, uuid=uuid, seconds=seconds)
-    about = {"claim": uuid, **_binds("limit", new), "expires_in_seconds": seconds}
+    about = {"claim": uuid, **binds_of("limit", new), "expires_in_seconds": seconds}
     events.record(conn, "namespace", row["namespace"], "namespace claim changed", about)
     if delta != Amounts():
         growing = tuple(name for name in CLUSTER_DIMENSIONS if getattr(delta, name) > 0)
-        _promise(conn, _Promise(delta, (used - new).floored() - (used - old).floored(), judged=growing))
+        _promise(conn, _Promise(delta, overdrawn(used, new) - overdrawn(used, old), judged=growing))
     return _view(claims.READ.run(conn, uuid=uuid).mappings().one())
 
 
 def _promise(conn: Connection, promise: _Promise) -> None:
     """Apply a promise to the cluster's row, under its guard: the transaction's last statement that writes."""
     binds: dict[str, Any] = {f"judged_{name}": int(name in promise.judged) for name in CLUSTER_DIMENSIONS}
-    binds |= _binds("delta", promise.delta) | _binds("over", promise.over) | _binds("migrated", promise.migrated)
+    binds |= binds_of("delta", promise.delta) | binds_of("over", promise.over) | binds_of("migrated", promise.migrated)
     # Giving back needs no node: only a promise does.
     if PROMISE.run(conn, binds, counted_min=int(bool(promise.judged))).rowcount == 0:
         raise _NoRoom(promise)
@@ -252,12 +237,4 @@ def _granted(db: Database, uuid: str) -> Granted | None:
 
 
 def _view(row: RowMapping) -> Granted:
-    return Granted(row["uuid"], row["namespace"], _amounts(row, "limit"), _amounts(row, "used"), row["expires_at"])
-
-
-def _amounts(row: RowMapping, part: str) -> Amounts:
-    return Amounts(*(row[f"{part}_{name}"] for name in CLUSTER_DIMENSIONS))
-
-
-def _binds(part: str, amounts: Amounts) -> dict[str, int]:
-    return {f"{part}_{name}": getattr(amounts, name) for name in CLUSTER_DIMENSIONS}
+    return Granted(row["uuid"], row["namespace"], amounts_of(row, "limit"), amounts_of(row, "used"), row["expires_at"])

@@ -1,14 +1,21 @@
-"""Charging a namespace's claim. `claim_grants` makes and changes claims; admission honours active rows."""
+"""Charging a namespace's claim, and folding one past its end: what every writer of a claim's row shares.
+
+`claim_grants` makes and changes claims; admission honours active rows. Whatever changes what a claim uses or promises
+keeps the cluster's overage in step. Source: decisions, sections "Payer and claims" and "Overage".
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, RowMapping
 
+from fleet.ledger import events
 from fleet.ledger.database import Sql
 from fleet.model.resources import CLUSTER_DIMENSIONS, Amounts, DimensionFigure
+
+BY_CLUSTER = "(payer IS NULL OR payer NOT IN (SELECT uuid FROM namespace_claims WHERE folded = 0))"
+"""SQL for the charges that the cluster pays: they name no claim, or one that is folded or gone."""
 
 _USE = """
     UPDATE namespace_claims SET
@@ -46,6 +53,23 @@ OVERAGE = Sql("""
         overage_disk_gb = overage_disk_gb + :disk_gb, updated_at = {now}
     WHERE id = 1
 """)
+LOCK_EXPIRED = Sql(
+    "SELECT * FROM namespace_claims WHERE uuid = :uuid AND folded = 0 AND expires_at <= {now} {for_update}"
+)
+FOLD = Sql("""
+    UPDATE namespace_claims SET coverage_state = 'expired', folded = 1, used_cpus = 0, used_memory_mb = 0,
+        used_disk_gb = 0, updated_at = {now}
+    WHERE uuid = :uuid
+""")
+FOLD_CLUSTER = Sql(
+    "UPDATE cluster_capacity SET "
+    + ", ".join(
+        f"claimed_{name} = claimed_{name} - :limit_{name}, overage_{name} = overage_{name} - :over_{name}, "
+        f"unclaimed_used_{name} = unclaimed_used_{name} + :used_{name}"
+        for name in CLUSTER_DIMENSIONS
+    )
+    + ", updated_at = {now} WHERE id = 1"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +136,8 @@ def correct(conn: Connection, uuid: str, used: Amounts) -> None:
     row = LOCK_UNFOLDED.run(conn, uuid=uuid).mappings().first()
     if row is None:
         return
-    stored = Amounts(row["used_cpus"], row["used_memory_mb"], row["used_disk_gb"])
     SET_USED.run(conn, uuid=uuid, cpus=used.cpus, memory_mb=used.memory_mb, disk_gb=used.disk_gb)
-    _apply_overage(conn, row, before=Amounts(), after=used - stored)
+    _apply_overage(conn, row, before=Amounts(), after=used - amounts_of(row, "used"))
 
 
 def pay_from_cluster(conn: Connection, instance_uuid: str) -> None:
@@ -122,13 +145,38 @@ def pay_from_cluster(conn: Connection, instance_uuid: str) -> None:
     PAY_FROM_CLUSTER.run(conn, instance_uuid=instance_uuid)
 
 
-def _apply_overage(conn: Connection, row: Any, *, before: Amounts, after: Amounts) -> None:
-    """Apply the change of `max(0, used - limit)`; the cluster's row is touched only when that is not zero."""
-    change = {}
-    for name in CLUSTER_DIMENSIONS:
-        limit, used = row[f"limit_{name}"], row[f"used_{name}"]
-        was = max(0, used + getattr(before, name) - limit)
-        now = max(0, used + getattr(after, name) - limit)
-        change[name] = now - was
-    if any(change.values()):
-        OVERAGE.run(conn, change)
+def fold_expired(conn: Connection, uuid: str) -> bool:
+    """Give what a claim past its end used back to the unclaimed side, if nobody did. Its charges go on naming it."""
+    row = LOCK_EXPIRED.run(conn, uuid=uuid).mappings().first()
+    if row is None:
+        return False
+    FOLD.run(conn, uuid=uuid)
+    limits, used = amounts_of(row, "limit"), amounts_of(row, "used")
+    payload = {"claim": uuid, **{name: getattr(used, name) for name in CLUSTER_DIMENSIONS}}
+    events.record(conn, "namespace", row["namespace"], "namespace claim expired, usage folded", payload)
+    binds = binds_of("limit", limits) | binds_of("used", used) | binds_of("over", overdrawn(used, limits))
+    FOLD_CLUSTER.run(conn, binds)
+    return True
+
+
+def overdrawn(used: Amounts, limits: Amounts) -> Amounts:
+    """Return what a claim uses beyond its limits: what the cluster's row counts as overage."""
+    return (used - limits).floored()
+
+
+def amounts_of(row: RowMapping, part: str) -> Amounts:
+    """Return the columns `limit_*` or `used_*` of a claim's row."""
+    return Amounts(*(row[f"{part}_{name}"] for name in CLUSTER_DIMENSIONS))
+
+
+def binds_of(part: str, amounts: Amounts) -> dict[str, int]:
+    """Return amounts as the binds `<part>_<dimension>` of a statement."""
+    return {f"{part}_{name}": getattr(amounts, name) for name in CLUSTER_DIMENSIONS}
+
+
+def _apply_overage(conn: Connection, row: RowMapping, *, before: Amounts, after: Amounts) -> None:
+    """Apply the change of what is overdrawn; the cluster's row is touched only when that is not zero."""
+    limits, used = amounts_of(row, "limit"), amounts_of(row, "used")
+    change = overdrawn(used + after, limits) - overdrawn(used + before, limits)
+    if change != Amounts():
+        OVERAGE.run(conn, change.as_dict())

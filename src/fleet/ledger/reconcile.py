@@ -17,7 +17,7 @@ from sqlalchemy import Connection, RowMapping
 from fleet.ledger import claims, demand, events, gpu_truth, leases, rehome, totals, truth
 from fleet.ledger.database import Database, Sql
 from fleet.model.cluster_config import ClusterConfig
-from fleet.model.resources import CLUSTER_DIMENSIONS, Amounts
+from fleet.model.resources import Amounts
 
 SET_NODE = Sql("""
     UPDATE scheduler_node_capacity SET used_cpus = :used_cpus, used_memory_mb = :used_memory_mb,
@@ -46,25 +46,6 @@ NAME = Sql("SELECT name FROM nodes WHERE id = :node_id")
 LOCK_NODE = Sql("SELECT * FROM scheduler_node_capacity WHERE node_id = :node_id {for_update}")
 EXPIRED = Sql("""
     SELECT uuid FROM namespace_claims WHERE folded = 0 AND expires_at <= {now} ORDER BY uuid
-""")
-LOCK_EXPIRED = Sql(
-    "SELECT * FROM namespace_claims WHERE uuid = :uuid AND folded = 0 AND expires_at <= {now} {for_update}"
-)
-FOLD = Sql("""
-    UPDATE namespace_claims SET coverage_state = 'expired', folded = 1, used_cpus = 0, used_memory_mb = 0,
-        used_disk_gb = 0, updated_at = {now}
-    WHERE uuid = :uuid
-""")
-FOLD_CLUSTER = Sql("""
-    UPDATE cluster_capacity SET
-        claimed_cpus = claimed_cpus - :limit_cpus, claimed_memory_mb = claimed_memory_mb - :limit_memory_mb,
-        claimed_disk_gb = claimed_disk_gb - :limit_disk_gb,
-        unclaimed_used_cpus = unclaimed_used_cpus + :used_cpus,
-        unclaimed_used_memory_mb = unclaimed_used_memory_mb + :used_memory_mb,
-        unclaimed_used_disk_gb = unclaimed_used_disk_gb + :used_disk_gb,
-        overage_cpus = overage_cpus - :over_cpus, overage_memory_mb = overage_memory_mb - :over_memory_mb,
-        overage_disk_gb = overage_disk_gb - :over_disk_gb, updated_at = {now}
-    WHERE id = 1
 """)
 
 
@@ -166,11 +147,11 @@ def _timeline(conn: Connection, row: str) -> tuple[str, str]:
 
 def _node_fixer(node_id: int) -> Fixer:
     def fix(conn: Connection) -> truth.Figures:
-        if LOCK_NODE.run(conn, node_id=node_id).first() is None:
+        row = LOCK_NODE.run(conn, node_id=node_id).mappings().first()
+        if row is None:
             return {}
         figures = truth.nodes(conn, node_id)[node_id]
         SET_NODE.run(conn, {name: true for name, (_, true) in figures.items()}, node_id=node_id)
-        row = LOCK_NODE.run(conn, node_id=node_id).mappings().one()
         if not row["counted"]:
             # Totals hold the use of an uncounted row, so they move with it.
             moved = {name[5:]: true - stored for name, (stored, true) in figures.items() if name.startswith("used_")}
@@ -248,16 +229,7 @@ def _expire_claims(db: Database, lease: leases.Lease) -> int:
 def _folder(lease: leases.Lease, uuid: str) -> Callable[[Connection], bool]:
     def fold(conn: Connection) -> bool:
         leases.check(conn, lease)
-        row = LOCK_EXPIRED.run(conn, uuid=uuid).mappings().first()
-        if row is None:
-            return False
-        FOLD.run(conn, uuid=uuid)
-        binds = {f"{part}_{name}": row[f"{part}_{name}"] for part in ("limit", "used") for name in CLUSTER_DIMENSIONS}
-        binds |= {f"over_{name}": max(0, row[f"used_{name}"] - row[f"limit_{name}"]) for name in CLUSTER_DIMENSIONS}
-        FOLD_CLUSTER.run(conn, binds)
-        payload = {"claim": uuid, **{name: binds[f"used_{name}"] for name in CLUSTER_DIMENSIONS}}
-        events.record(conn, "namespace", row["namespace"], "namespace claim expired, usage folded", payload)
-        return True
+        return claims.fold_expired(conn, uuid)
 
     return fold
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from sqlalchemy import Connection, RowMapping
 
 from fleet.ledger import pending
+from fleet.ledger.claims import BY_CLUSTER
 from fleet.ledger.database import Sql
 from fleet.model.resources import CLUSTER_DIMENSIONS
 
@@ -76,11 +77,7 @@ _TOTALS = (
 )
 _USE = (
     _sums("claimed=limit_#", "namespace_claims WHERE folded = 0"),
-    _sums(
-        "unclaimed_used=# + ahead_#",
-        "charges WHERE role = 'primary' AND (payer IS NULL OR payer NOT IN "
-        "(SELECT uuid FROM namespace_claims WHERE folded = 0))",
-    ),
+    _sums("unclaimed_used=# + ahead_#", f"charges WHERE role = 'primary' AND {BY_CLUSTER}"),
     _sums(
         "overage=CASE WHEN used_# > limit_# THEN used_# - limit_# ELSE 0 END",
         "namespace_claims WHERE folded = 0",
