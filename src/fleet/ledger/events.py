@@ -45,15 +45,20 @@ def record(
     message: str,
     payload: Mapping[str, Any],
     level: str = "info",
+    *,
+    by: str = "",
 ) -> None:
-    """Write an event in the caller's transaction. `object_type` is instance, node, namespace, claim or cluster."""
+    """Write an event in the caller's transaction. `object_type` is instance, node, namespace, claim or cluster.
+
+    `by`: who did it, where somebody did; it stands in the payload.
+    """
     INSERT.into(
         target,
         object_type=object_type,
         object_id=object_id,
         level=level,
         message=message,
-        payload=json.dumps(payload, separators=(",", ":")),
+        payload=json.dumps({**payload, "by": by} if by else payload, separators=(",", ":")),
     )
 
 

@@ -43,9 +43,15 @@ _NOT_VALID: Final = "the token is missing, not valid or expired; get one from PO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who a valid token belongs to."""
+    """Who a valid token belongs to, and which of its keys bought it."""
 
     namespace: str
+    key: str = ""
+
+    @property
+    def by(self) -> str:
+        """How an audit event names the caller: `namespace/key`."""
+        return f"{self.namespace}/{self.key}"
 
     @property
     def is_admin(self) -> bool:
@@ -71,7 +77,6 @@ class _Verified:
     """A token whose signature was checked; `alive_until` is when its key must be looked at again."""
 
     caller: Caller
-    key_name: str
     key_created_us: int
     expires_at: float
     alive_until: float
@@ -155,13 +160,13 @@ class Authenticator:
         if now >= seen.expires_at:
             self._forget(token)
             raise Unauthenticated(_NOT_VALID)
-        alive = namespaces.credentials(self._database, seen.caller.namespace, seen.key_name)
-        if [(key.name, key.created_at_us) for key in alive] != [(seen.key_name, seen.key_created_us)]:
+        alive = namespaces.credentials(self._database, seen.caller.namespace, seen.caller.key)
+        if [(key.name, key.created_at_us) for key in alive] != [(seen.caller.key, seen.key_created_us)]:
             self._forget(token)
             raise Unauthenticated(_NOT_VALID)
         self._remember(
             token,
-            _Verified(seen.caller, seen.key_name, seen.key_created_us, seen.expires_at, now + ALIVE_SECONDS),
+            _Verified(seen.caller, seen.key_created_us, seen.expires_at, now + ALIVE_SECONDS),
         )
         return seen.caller
 
@@ -196,7 +201,7 @@ class Authenticator:
         # Signed with our secret, but by a program that means something else by these names.
         if [type(claims[name]) for name in ("ns", "key", "made", "exp")] != [str, str, int, int]:
             raise Unauthenticated(_NOT_VALID)
-        return _Verified(Caller(namespace=claims["ns"]), claims["key"], claims["made"], claims["exp"], 0.0)
+        return _Verified(Caller(namespace=claims["ns"], key=claims["key"]), claims["made"], claims["exp"], 0.0)
 
     def _remember(self, token: str, seen: _Verified) -> None:
         with self._lock:
