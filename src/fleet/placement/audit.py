@@ -8,7 +8,7 @@ events are read off a decision that was replayed, or, where its snapshot is gone
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -327,9 +327,8 @@ def _final(decision: Decision, left_out: Sequence[str]) -> AuditEvent:
     return AuditEvent(FINAL, payload | ({"left_out": list(left_out)} if left_out else {}))
 
 
-def _nodes(key: str, names: Sequence[str], at: Iterable[int] | NDArray[np.intp]) -> dict[str, Any]:
-    places = list(at)
-    return {key: [names[place] for place in places[:SHOWN_MAX]], **_total(key, len(places))}
+def _nodes(key: str, names: Sequence[str], at: Sequence[int] | NDArray[np.intp]) -> dict[str, Any]:
+    return {key: [names[place] for place in at[:SHOWN_MAX]], **_total(key, len(at))}
 
 
 def _total(key: str, count: int) -> dict[str, int]:

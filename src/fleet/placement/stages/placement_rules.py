@@ -9,7 +9,7 @@ of anything, so neither mode gives up for a lock.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -33,7 +33,7 @@ def ground(ask: Ask, frame: Frame) -> FrameGround:
 
 
 def drops(ask: Ask, frame: Frame) -> Drops | None:
-    """Drop nodes that do not satisfy the whole tree; first those whose only fault is a label that they lack."""
+    """Drop nodes that do not satisfy the whole tree; first those that lack a label which some rule asks within."""
     rules = ask.request.placement_rules
     if not rules:
         return None
@@ -61,7 +61,7 @@ def figures(ask: Ask, frame: Frame, at: int) -> Figures:
             return {
                 "broken": f"placement_rules[{place}]",
                 "rule": rules_form((broken,))[0],
-                **_who(broken, frame, seen, at),
+                **_who(ask, broken, frame, seen, at),
             }
     return {}
 
@@ -88,29 +88,34 @@ def _holds(node: Node, seen: FrameGround, at: int) -> bool:
     return found is None or bool(found[at])
 
 
-def _who(node: Node, frame: Frame, seen: FrameGround, at: int) -> dict[str, Any]:
+def _who(ask: Ask, node: Node, frame: Frame, seen: FrameGround, at: int) -> dict[str, Any]:
     if not isinstance(node, Rule) or node.resource is Resource.METAL_SERVER:
         return {}
     if node.within is not None and not seen.having(node.within)[at]:
         return {"missing_label": node.within}
     if node.operator is Operator.HAS:
         return {}
-    return {"neighbours": _blocking(node, frame, seen, at)}
+    groups = np.arange(len(frame)) if node.within is None else frame.roster.labelled(node.within).codes
+    known: dict[Rule, Mapping[int, Sequence[str]]] = ask.once("placement_rules neighbours", dict)
+    if node not in known:
+        known[node] = _blocking(node, frame, seen, groups.tolist())
+    return {"neighbours": list(known[node].get(int(groups[at]), ()))}
 
 
-def _blocking(rule: Rule, frame: Frame, seen: FrameGround, at: int) -> Sequence[str]:
-    """Return the uuids of the first few instances that stand against a `has_not`."""
-    names = frame.roster.names
-    found: list[str] = []
-    value = None if rule.within is None else frame.roster.traits[at].labels.get(rule.within)
+def _blocking(rule: Rule, frame: Frame, seen: FrameGround, groups: Sequence[int]) -> Mapping[int, Sequence[str]]:
+    """Return by group the uuids of the first few instances that stand against a `has_not` on the nodes of that group.
+
+    `groups` holds the group of each node: the node itself, or who shares its label. All are found at once, for hundreds
+    of dropped nodes ask about the same thousands of instances.
+    """
+    index = frame.roster.index
+    found: dict[int, list[str]] = {}
     for one in seen.carriers(rule.tags):
         for node in one.nodes():
-            other = frame.roster.index.get(node, -1)
-            same = node == names[at]
-            if rule.within is not None and other >= 0:
-                same = frame.roster.traits[other].labels.get(rule.within) == value
-            if same and len(found) < NEIGHBOURS_SHOWN_MAX and one.uuid not in found:
-                found.append(one.uuid)
+            if node in index:
+                first = found.setdefault(groups[index[node]], [])
+                if len(first) < NEIGHBOURS_SHOWN_MAX and one.uuid not in first:
+                    first.append(one.uuid)
     return found
 
 
