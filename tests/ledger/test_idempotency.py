@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 
 import pytest
+from sqlalchemy.exc import IntegrityError
 
 from fleet.ledger import idempotency
 from fleet.ledger.database import Database
 from fleet.ledger.idempotency import Keyed
 from fleet.model.errors import RequestInProgress
+from tests.ledger import fleet_of
 from tests.ledger.holding import open_transaction
 
 KEYED = Keyed(namespace="ns", key="k", digest="d", status=201)
@@ -29,3 +31,16 @@ def test_a_duplicate_waits_at_most_a_second_for_the_first_one_and_is_not_tried_a
     found = idempotency.find(maria, "ns", "k")
     assert found is not None
     assert found.answer == {"n": 1}
+
+
+def test_a_key_whose_day_is_over_is_taken_anew_and_a_younger_one_is_not(db: Database) -> None:
+    db.unit(lambda conn: idempotency.keep(conn, KEYED, {"n": 1}))
+    with pytest.raises(IntegrityError):
+        db.unit(lambda conn: idempotency.keep(conn, KEYED, {"n": 2}))
+    fleet_of.execute(db, "UPDATE idempotency_keys SET created_at = 1")
+
+    db.unit(lambda conn: idempotency.keep(conn, KEYED, {"n": 3}))
+
+    found = idempotency.find(db, "ns", "k")
+    assert found is not None
+    assert found.answer == {"n": 3}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from fleet.ledger.database import LOCK_WAIT_TIMEOUT, Database, Sql, error_number
 from fleet.model.errors import RequestInProgress
@@ -21,8 +21,7 @@ FIND = Sql(f"""
     SELECT digest, status, answer FROM idempotency_keys
     WHERE namespace = :namespace AND idempotency_key = :key AND created_at > {{now}} - {KEPT_SECONDS * 1_000_000}
 """)  # a constant of this module
-# A duplicate waits for a first one that is still running, but not long: it holds locks that others need. Whichever of
-# the two statements comes upon the first one's row does the waiting, so both have the bound.
+# A duplicate waits for a first one that is still running, but not long: it holds locks that others need.
 _BOUNDED = "SET STATEMENT innodb_lock_wait_timeout = 1 FOR"
 FORGET_OLD = Sql(
     f"""
@@ -76,19 +75,32 @@ def keep(conn: Connection, keyed: Keyed | None, answer: Mapping[str, Any]) -> No
     """
     if keyed is None:
         return
+    binds = {
+        "namespace": keyed.namespace,
+        "key": keyed.key,
+        "digest": keyed.digest,
+        "status": keyed.status,
+        "answer": json.dumps(dict(answer), separators=(",", ":")),
+    }
     try:
-        FORGET_OLD.run(conn, namespace=keyed.namespace, key=keyed.key)
-        INSERT.run(
-            conn,
-            namespace=keyed.namespace,
-            key=keyed.key,
-            digest=keyed.digest,
-            status=keyed.status,
-            answer=json.dumps(dict(answer), separators=(",", ":")),
-        )
+        _insert(conn, binds)
     except DBAPIError as error:
         if error_number(error) != LOCK_WAIT_TIMEOUT:
             raise
         raise RequestInProgress(
             "the first request with this Idempotency-Key has not ended yet; try again in a second"
         ) from error
+
+
+def _insert(conn: Connection, binds: Mapping[str, Any]) -> None:
+    """Write the row; only where the key was used before is it looked at whether its day is over.
+
+    That is read without a lock: several duplicates at once share the row, and none could get it for itself.
+    """
+    try:
+        INSERT.run(conn, binds)
+    except IntegrityError:
+        if FIND.run(conn, binds).first() is not None:
+            raise
+        FORGET_OLD.run(conn, binds)
+        INSERT.run(conn, binds)
