@@ -121,6 +121,9 @@ def test_nodes_are_registered_changed_cordoned_and_removed(fleet: Callable[..., 
     name = new_name("node")
     registered = fleet("node", "register", name, "--label", "rack=a", "--backend", "simulated", "--json").json
     updated = fleet("node", "update", name, "--max-instances", "3", "--json").json
+    labelled = fleet("node", "update", name, "--label", "disk=ssd", "--label", "rack=b", "--json").json
+    unlabelled = fleet("node", "update", name, "--unset-label", "rack", "--json").json
+    both = fleet("node", "update", name, "--unset-label", "disk", "--label", "disk=nvme")
     cordoned = fleet("node", "cordon", name, "--json").json
     uncordoned = fleet("node", "uncordon", name, "--json").json
     listed = fleet("node", "list").out
@@ -129,6 +132,9 @@ def test_nodes_are_registered_changed_cordoned_and_removed(fleet: Callable[..., 
 
     assert (registered["state"], registered["labels"]) == ("created", {"rack": "a"})
     assert (updated["max_instances"], updated["labels"]) == (3, {"rack": "a"})
+    assert labelled["labels"] == {"disk": "ssd", "rack": "b"}
+    assert (unlabelled["labels"], unlabelled["max_instances"]) == ({"disk": "ssd"}, 3)
+    assert (both.code, "both name disk" in both.err) == (2, True)
     assert (cordoned["scheduling"], uncordoned["scheduling"]) == ("cordoned", "enabled")
     assert name in listed
     assert "node registered" in events

@@ -22,6 +22,10 @@ COLUMNS: Final = (
 EVENTS_MAX: Final = 1000
 Name = Annotated[str, typer.Argument(help="The node's name")]
 Labels = Annotated[list[str] | None, typer.Option("--label", metavar="K=V", help="A label; give all of them")]
+MoreLabels = Annotated[
+    list[str] | None, typer.Option("--label", metavar="K=V", help="A label to add or change; the others stay")
+]
+FewerLabels = Annotated[list[str] | None, typer.Option(metavar="K", help="A label to take away")]
 Region = Annotated[str | None, typer.Option(help="The region it belongs to")]
 Arch = Annotated[str | None, typer.Option(help="amd64 or arm64")]
 Backend = Annotated[str | None, typer.Option(help="libvirt, qemu, firecracker or simulated")]
@@ -90,7 +94,8 @@ def update(
     ctx: typer.Context,
     *,
     name: Name,
-    label: Labels = None,
+    label: MoreLabels = None,
+    unset_label: FewerLabels = None,
     region: Region = None,
     arch: Arch = None,
     backend: Backend = None,
@@ -100,10 +105,10 @@ def update(
     gpus: Gpus = None,
     mig_profile: MigProfile = None,
 ) -> None:
-    """Set what is given; labels replace the former ones."""
+    """Set what is given and keep the rest; of the labels too, those that are not named."""
     shell = shell_of(ctx)
     typed = _declared(
-        label=label,
+        label=None,
         region=region,
         arch=arch,
         backend=backend,
@@ -113,7 +118,11 @@ def update(
         gpus=gpus,
         mig_profile=mig_profile,
     )
-    _show(shell, shell.call("PUT", f"/nodes/{segment(name)}", typed))
+    path = f"/nodes/{segment(name)}"
+    if label or unset_label:
+        # The service takes all labels of a node at once; whatever else is declared of it stays as it is there.
+        typed["labels"] = _relabelled(shell.get(path)["labels"], label or [], unset_label or [])
+    _show(shell, shell.call("PUT", path, typed))
 
 
 @app.command()
@@ -215,6 +224,15 @@ def _declared(
             raise Misused(f"--max-instances {max_instances!r}: a whole number, or unlimited")
         body["max_instances"] = None if max_instances == "unlimited" else int(max_instances)
     return body
+
+
+def _relabelled(labels: dict[str, str], added: list[str], taken: list[str]) -> dict[str, str]:
+    """Return a node's labels with some added or changed, and some taken away."""
+    new = pairs(added, "--label", bare=False)
+    both = sorted(new.keys() & set(taken))
+    if both:
+        raise Misused(f"--label and --unset-label both name {', '.join(both)}")
+    return {key: value for key, value in {**labels, **new}.items() if key not in taken}
 
 
 def _counts(given: list[str]) -> dict[str, int]:
