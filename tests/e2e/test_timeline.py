@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -123,10 +124,11 @@ def test_a_refusals_stages_are_read_from_its_decision_and_only_by_its_owner(serv
 def test_events_are_lines_for_people_oldest_first(fleet: Callable[..., Ended], tenant: As) -> None:
     made = created(tenant)
 
-    lines = fleet("instance", "events", made["uuid"]).out.splitlines()
+    day, *lines = fleet("instance", "events", made["uuid"]).out.splitlines()
     table = fleet("instance", "events", made["uuid"], "--simple").out.splitlines()
 
-    assert STARTED in lines[0]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \(UTC\)", day)
+    assert re.fullmatch(rf"\d\d:\d\d:\d\d\.\d{{6}} {STARTED}", lines[0])
     assert f"{PLACED}: node {made['node']};" in lines[-1]
     assert sum("schedule at stage sufficient_idle_cpu: candidates: " in line for line in lines) == 1
     assert table[0] == "at,level,message,payload"
@@ -135,7 +137,7 @@ def test_events_are_lines_for_people_oldest_first(fleet: Callable[..., Ended], t
 def test_a_decision_is_shown_with_its_events(fleet: Callable[..., Ended]) -> None:
     refused = fleet("instance", "create", "huge", "--cpus", "900000", "--memory", "64", "--json").json
 
-    lines = fleet("decision", "show", refused["decision_id"], "--events").out.splitlines()
+    _, *lines = fleet("decision", "show", refused["decision_id"], "--events").out.splitlines()
     items = fleet("decision", "show", refused["decision_id"], "--events", "--json").json["items"]
 
     assert "schedule failed, insufficient resources" in lines[-1]

@@ -69,3 +69,28 @@ def test_an_answer_without_remedies_still_tells_the_nearest_node(shown: Any) -> 
     del decision["remedies"]
 
     assert "What would help: nearest is n1: it lacks 1 vCPU" in shown(decision)
+
+
+def test_a_rule_of_many_parts_is_told_in_few_words_and_says_what_is_left_out(shown: Any) -> None:
+    other = {"resource": "virtual_machine", "operator": "has", "tags": {"role": "db"}, "within": "rack"}
+    rules = [{"any_of": [STORAGE, {"all_of": [STORAGE, other]}, STORAGE, STORAGE]}]
+
+    (row,) = [line for line in shown(explained(a_node(labels={}), placement_rules=rules)) if line.startswith("n1 ")]
+
+    storage = "metal_server has type=storage"
+    assert f"rule=any of ({storage}, all of ({storage}, virtual_machine has role=db within rack), 2 more)" in " ".join(
+        row.split()
+    )
+
+
+def test_a_line_for_programs_tells_a_refusals_code_and_stage(capsys: pytest.CaptureFixture[str]) -> None:
+    shell = Shell(Output(Form.SIMPLE), "", "system", None, {})
+
+    show_decision(shell, explained(a_node(region="eu"), region="us"))
+    refused = capsys.readouterr().out.splitlines()
+    show_decision(shell, explained(a_node()))
+    ranked = capsys.readouterr().out.splitlines()
+
+    assert refused[:4] == ["outcome,refused", "code,out_of_capacity", "stage,region", "transient,False"]
+    assert refused[4].startswith("summary,0 of 1 nodes fit: 1 region")
+    assert ranked[0] == "node,weight"

@@ -1,4 +1,6 @@
-"""Events as lines for people: the time, what happened, and its figures; long lists are cut, and say by how much.
+"""Events as lines for people, below their day: the time, what happened, and its figures.
+
+Long lists and rules of many parts are cut, and say by how much.
 
 Programs read `--json`, which has everything that the service answered.
 """
@@ -9,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from fleet.cli.output import Output, plain
+from fleet.cli.rule_words import is_rule, rule_words
 
 SHOWN_MAX: Final = 8
 COLUMNS: Final = ("at", "level", "message", "payload")
@@ -21,18 +24,24 @@ def tell(output: Output, events: Sequence[Mapping[str, Any]]) -> None:
         return
     if not events:
         output.say("no events", style="dim")
+    day = ""
     for event in events:
-        output.say(line(event))
+        date, _, time = event["at"].partition("T")
+        if date != day:
+            output.say(f"{date} (UTC)", style="dim")
+            day = date
+        output.say(_line(time.removesuffix("Z"), event))
 
 
-def line(event: Mapping[str, Any]) -> str:
-    """Return one event as a line."""
+def _line(time: str, event: Mapping[str, Any]) -> str:
     level = "" if event["level"] == "info" else f" [{event['level']}]"
     figures = "; ".join(_figure(name, value) for name, value in event["payload"].items())
-    return f"{event['at']}{level} {event['message']}{': ' if figures else ''}{figures}"
+    return f"{time}{level} {event['message']}{': ' if figures else ''}{figures}"
 
 
 def _figure(name: str, value: Any) -> str:
+    if is_rule(value):
+        return f"{name}: {rule_words(value)}"
     if isinstance(value, Mapping):
         return f"{name}: {_cut([_entry(key, item) for key, item in value.items()], ', ') or 'none'}"
     if isinstance(value, list):
@@ -51,6 +60,8 @@ def _entry(key: str, value: Any) -> str:
 
 
 def _item(value: Any) -> str:
+    if is_rule(value):
+        return rule_words(value)
     if isinstance(value, Mapping):
         return "(" + ", ".join(f"{name} {_item(item)}" for name, item in value.items()) + ")"
     if isinstance(value, list):

@@ -12,8 +12,9 @@ from typing import Annotated, Any, Final, ParamSpec, TypeVar
 import typer
 
 from fleet.cli.outcome import Misused
-from fleet.cli.output import Output
+from fleet.cli.output import Form, Output
 from fleet.cli.request_file import read_request, size_gib, size_mib
+from fleet.cli.rule_words import is_rule, rule_words
 from fleet.cli.session import Shell
 from fleet.config.plain_file import read_plain
 
@@ -154,10 +155,11 @@ def vars_of(asked: Asked) -> dict[str, Any]:
 def show_decision(shell: Shell, decision: Mapping[str, Any]) -> None:
     """Print an explained decision: its sentence, the first of the ranked nodes, and why the others are out."""
     output = shell.output
-    if not output.is_human:
-        output.json(decision) if output.form == "json" else output.lines(
-            ["node,weight", *(f"{name},{decision['weights'][name]}" for name in decision["ranked"])]
-        )
+    if output.form is Form.JSON:
+        output.json(decision)
+        return
+    if output.form is Form.SIMPLE:
+        output.lines(_simple_lines(decision))
         return
     output.say(decision["summary"], style="bold")
     tell_remedies(output, decision)
@@ -174,6 +176,14 @@ def show_decision(shell: Shell, decision: Mapping[str, Any]) -> None:
         output.listing(dropped[:DROPPED_SHOWN], ("node", "stage", "reason", "figures", "also"))
         if len(dropped) > DROPPED_SHOWN:
             output.say(f"… and {len(dropped) - DROPPED_SHOWN} more nodes; --json has them all")
+
+
+def _simple_lines(decision: Mapping[str, Any]) -> list[str]:
+    """Return the ranked nodes; a refusal as its code and what goes with it, a line each."""
+    if decision["outcome"] == "refused":
+        told = ("outcome", "code", "stage", "transient", "summary")
+        return [f"{name},{'' if decision[name] is None else decision[name]}" for name in told]
+    return ["node,weight", *(f"{name},{decision['weights'][name]}" for name in decision["ranked"])]
 
 
 def tell_remedies(output: Output, decision: Mapping[str, Any]) -> None:
@@ -202,10 +212,14 @@ def _dropped(decision: Mapping[str, Any]) -> list[dict[str, Any]]:
             if name in rows:
                 rows[name]["also"].append(stage["name"])
                 continue
-            figures = {key: value for key, value in reason.items() if key != "reason"}
+            figures = {key: _short(value) for key, value in reason.items() if key != "reason"}
             why = reason.get("reason", "")
             rows[name] = {"node": name, "stage": stage["name"], "reason": why, "figures": figures, "also": []}
     return list(rows.values())
+
+
+def _short(value: Any) -> Any:
+    return rule_words(value) if is_rule(value) else value
 
 
 def _require(body: Mapping[str, Any], *, from_file: bool) -> None:
