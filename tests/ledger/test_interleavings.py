@@ -396,3 +396,52 @@ def test_growth_whose_claim_ends_before_its_row_is_locked_is_paid_by_the_cluster
     assert other.result() == Admitted(node_id, payer=None)
     assert (fleet_of.claim_row(maria, claim)["used_cpus"], fleet_of.unclaimed(maria)[0]) == (0, 3)
     fleet_of.assert_exact(maria)
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_a_first_sample_waits_for_what_is_being_charged_to_its_node_and_counts_it(
+    maria: Database, mariadb_ledger_url: str, *, forced: bool
+) -> None:
+    fleet_of.node(maria, "big", cpus=64)
+    node_id = fleet_of.register(maria, "new")
+    wanted = ask(node_id, cpus=2, admit_unsized=True, enforce=not forced)
+    others: list[Other] = []
+
+    def meanwhile(_conn: Connection) -> None:
+        others.append(Other(mariadb_ledger_url, lambda db: fleet_of.publish(db, "new", cpus=8)))
+        others[0].stands(maria)
+
+    outcome = admission.admit(
+        maria, wanted, rows=meanwhile, new_rows=lambda batch: fleet_of.new_instance(batch, wanted)
+    )
+    others[0].result()
+
+    assert isinstance(outcome, Admitted)
+    assert outcome.unguarded
+    assert fleet_of.used(maria, node_id)[0] == 2
+    fleet_of.assert_exact(maria)
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_what_is_charged_while_a_first_sample_is_written_waits_and_finds_its_row(
+    maria: Database, mariadb_ledger_url: str, *, forced: bool
+) -> None:
+    fleet_of.node(maria, "big", cpus=64)
+    node_id = fleet_of.register(maria, "new")
+    wanted = ask(node_id, cpus=2, admit_unsized=True, enforce=not forced)
+    with open_transaction(maria) as conn:
+        conn.exec_driver_sql(f"SELECT id FROM nodes WHERE id = {node_id} FOR UPDATE")
+        other = Other(mariadb_ledger_url, lambda db: fleet_of.admit(db, wanted))
+        other.stands(maria)
+        publishing("new")(conn)
+    outcome = other.result()
+
+    if forced:
+        assert isinstance(outcome, Admitted)
+        assert not outcome.unguarded
+        assert fleet_of.used(maria, node_id)[0] == 2
+    else:
+        # It was no node without a row any more; the next try is judged by it.
+        assert isinstance(outcome, Refused)
+        assert isinstance(fleet_of.admit(maria, wanted), Admitted)
+    fleet_of.assert_exact(maria)

@@ -303,13 +303,13 @@ def _charge_node(conn: Connection, ask: Ask, params: dict[str, Any]) -> bool:
         raise
     if matched == 1:
         return False
-    if ask.enforce:
-        unguarded = ask.admit_unsized and refusal.is_unsized(conn, ask.node_id)
-    else:
-        unguarded = not refusal.has_row(conn, ask.node_id)
-    if not unguarded:
-        raise _GuardRefused(Stage.NODE)
-    return True
+    if not ask.enforce:
+        # The capacity row may have come since; it does not from here on.
+        refusal.hold_unsized(conn, ask.node_id)
+        return statement.run(conn, params).rowcount == 0
+    if ask.admit_unsized and refusal.is_unsized(conn, ask.node_id):
+        return True
+    raise _GuardRefused(Stage.NODE)
 
 
 def _credit_source(conn: Connection, ask: Ask, source: int) -> totals.Change:

@@ -19,23 +19,26 @@ from fleet.model.gpu_inventory import free_units, owned_units
 from fleet.model.resources import CLUSTER_DIMENSIONS, DIMENSIONS, Amounts, DimensionFigure
 
 NODE = Sql("SELECT c.*, {now} - c.sample_at AS age_us FROM scheduler_node_capacity c WHERE node_id = :node_id")
-HAS_ROW = Sql("SELECT node_id FROM scheduler_node_capacity WHERE node_id = :node_id")
+HOLD = Sql("SELECT id FROM nodes WHERE id = :node_id {share}")
 UNSIZED = Sql("""
     SELECT n.id FROM nodes n LEFT JOIN scheduler_node_capacity c ON c.node_id = n.id
-    WHERE n.id = :node_id AND c.node_id IS NULL AND n.state = 'created' AND n.scheduling = 'enabled'
+    WHERE n.id = :node_id AND c.node_id IS NULL AND n.state = 'created' AND n.scheduling = 'enabled' {share}
 """)
 CHARGE = Sql("SELECT id FROM charges WHERE instance_uuid = :instance_uuid AND role = 'primary'")
 CLAIM = Sql("SELECT * FROM namespace_claims WHERE uuid = :uuid")
 CLUSTER = Sql("SELECT * FROM cluster_capacity WHERE id = 1")
 
 
-def has_row(conn: Connection, node_id: int) -> bool:
-    """Return whether the ledger has a capacity row for the node."""
-    return HAS_ROW.run(conn, node_id=node_id).first() is not None
+def hold_unsized(conn: Connection, node_id: int) -> None:
+    """Hold the row of a node that has no capacity row: its first sample waits, and counts what is charged before it."""
+    HOLD.run(conn, node_id=node_id).first()
 
 
 def is_unsized(conn: Connection, node_id: int) -> bool:
-    """Return whether the node is registered and only its first sample is missing: nobody removed or cordoned it."""
+    """Return whether the node is registered and only its first sample is missing: nobody removed or cordoned it.
+
+    Its row is held, as by `hold_unsized`.
+    """
     return UNSIZED.run(conn, node_id=node_id).first() is not None
 
 
