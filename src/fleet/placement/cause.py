@@ -16,10 +16,10 @@ from fleet.model.gpu_inventory import GpuAsk
 from fleet.model.labels import selector_text
 from fleet.model.rules import within_keys
 from fleet.placement.ask import Ask
-from fleet.placement.columns import Mask
+from fleet.placement.columns import FIGURE_MAX, Mask
 from fleet.placement.explanation import LEFT, UNITS, counted, exceeds_every_limit, largest_limits, shortfalls
 from fleet.placement.frame import Frame
-from fleet.placement.stage import Filter, NamedStage, all_stages
+from fleet.placement.stage import Filter, NamedStage, Reason, all_stages
 from fleet.placement.stages.backend import serving as backend_serves
 from fleet.placement.stages.labels import matching as matching_labels
 from fleet.placement.trail import Trail
@@ -169,14 +169,18 @@ def _of_pin(emptied: NamedStage, trail: Trail) -> Cause:
     reason = trail.steps_by_name()[emptied.name].reason_at(ask.pin)
     if stage.capacity:
         found = _of_stage(emptied, trail)
-        return Cause(found.code, found.stage, found.transient, _no_room(name, ask, frame, reason.meaning), found.told)
+        return Cause(found.code, found.stage, found.transient, _no_room(name, ask, frame, reason), found.told)
     if stage.refusal.startswith("affinity_"):
         return Cause(stage.refusal, emptied.name, sentence=f"node {name} fails {emptied.name}: {reason.meaning}")
     why = f"node {name} is not eligible: {reason.code} ({reason.meaning}), at stage {emptied.name}"
     return Cause("pin_ineligible", emptied.name, sentence=why)
 
 
-def _no_room(name: str, ask: Ask, frame: Frame, meaning: str) -> str:
+def _no_room(name: str, ask: Ask, frame: Frame, reason: Reason) -> str:
+    """Return what the pinned node lacks; where a figure is unknown, that, for it says nothing about room."""
+    if reason.code.startswith("unknown_"):
+        return f"node {name} promises nothing: {reason.code} ({reason.meaning})"
     lacking = shortfalls(ask, frame)[:, ask.pin]
-    parts = [counted(int(amount), name_) for name_, amount in zip(UNITS, lacking, strict=True) if amount > 0]
-    return f"node {name} has no room: {'it lacks ' + ' and '.join(parts) if parts else meaning}"
+    short = {unit: int(amount) for unit, amount in zip(UNITS, lacking, strict=True) if 0 < amount <= FIGURE_MAX}
+    parts = [counted(amount, unit) for unit, amount in short.items()]
+    return f"node {name} has no room: {'it lacks ' + ' and '.join(parts) if parts else reason.meaning}"

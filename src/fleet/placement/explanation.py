@@ -118,7 +118,7 @@ def remedy(decision: Decision, ask: Ask, frame: Frame, among: Mask) -> str:
         return "ask for less, or register a larger node: waiting cannot help"
     best = nearest(decision, ask, frame)
     if best is None:
-        return ""
+        return _unknown_remedy(decision)
     lacking = shortfalls(ask, frame)[:, best]
     parts = [counted(int(amount), name) for name, amount in zip(DIMENSIONS, lacking, strict=True) if amount]
     return f"nearest is {frame.roster.names[best]}: it lacks {' and '.join(parts)}"
@@ -164,6 +164,20 @@ def _refused_on_capacity(decision: Decision) -> Mask:
         if reason.startswith(("over_limit", "below_"))
     ]
     return np.logical_or.reduce(masks) if masks else np.zeros(decision.node_count, dtype=np.bool_)
+
+
+def _unknown_remedy(decision: Decision) -> str:
+    """Return which figure most of the dropped nodes do not tell: nothing is promised until it is measured."""
+    masks = decision.evidence.masks()
+    unknown = {
+        code: mask for reasons in masks.values() for code, mask in reasons.items() if code.startswith("unknown_")
+    }
+    if not unknown:
+        return ""
+    code = max(unknown, key=lambda code: int(np.count_nonzero(unknown[code])))
+    names = sorted(decision.evidence.names[at] for at in np.flatnonzero(unknown[code]))
+    who = names[0] if len(names) == 1 else f"{len(names)} nodes, such as {names[0]}"
+    return f"{code} on {who}: see what sf-resources measures there, for unknown is never room"
 
 
 def _schedulable_remedy(decision: Decision, frame: Frame) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.model.decision import Decision, StageResult
+from fleet.model.resources import CLUSTER_DIMENSIONS
 from fleet.placement import explanation
 from fleet.placement.ask import Ask
 from fleet.placement.columns import Mask
@@ -139,11 +140,20 @@ class Trail:
         return {step.stage.name: step for step in self.steps}
 
     def refused_on_capacity(self) -> Mask:
-        """Return the nodes that came as far as the stages of capacity: only a lack of room can stand against them."""
-        for step in self.steps:
-            if isinstance(step.stage.stage, Filter) and step.stage.stage.capacity:
-                return step.before
-        return np.zeros(len(self.frame), dtype=np.bool_)
+        """Return the nodes that came as far as the stages of capacity: only a lack of room can stand against them.
+
+        Not those whose limit is 0 for want of a figure: how much they hold is unknown, it is not nothing.
+        """
+        asked = [step for step in self.steps if isinstance(step.stage.stage, Filter) and step.stage.stage.capacity]
+        if not asked:
+            return np.zeros(len(self.frame), dtype=np.bool_)
+        offers_nothing = (self.frame.limits[: len(CLUSTER_DIMENSIONS)] == 0).any(axis=0)
+        found = asked[0].before
+        for step in asked:
+            for reason, mask in step.split(step.before):
+                if reason.code.startswith("unknown_"):
+                    found = found & ~(mask & offers_nothing)
+        return found
 
     def warnings(self) -> tuple[str, ...]:
         """Return what the stages want whoever asks to know, whatever the answer."""

@@ -201,6 +201,34 @@ def test_a_labelled_node_that_matches_but_has_no_room_is_named_with_what_lacks()
     told(decision, "n1", "MiB of memory", "1 labels", "1 sufficient_idle_memory")
 
 
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        ({"memory_available": None}, "unknown_memory_available"),
+        ({"disk_foreign_gb": None, "limit_disk_gb": 0}, "unknown_disk_foreign_gb"),
+    ],
+)
+def test_a_pinned_node_of_which_a_figure_is_unknown_is_not_called_full(node: dict[str, Any], reason: str) -> None:
+    decision = decision_on(a_node(**node), placement={"node": "n1"})
+
+    assert cause_of(decision)[0] == "out_of_capacity"
+    told(decision, f"node n1 promises nothing: {reason}")
+    assert "it lacks" not in decision.summary
+
+
+def test_a_pinned_node_lacks_no_more_than_is_known() -> None:
+    node = a_node(used_cpus=42, memory_available=None)
+
+    told(decision_on(node, placement={"node": "n1"}), "node n1 has no room: it lacks 1 vCPU;")
+
+
+def test_a_limit_that_waits_for_a_measurement_is_not_the_largest_there_is() -> None:
+    decision = decision_on(a_node(disk_foreign_gb=None, limit_disk_gb=0))
+
+    assert cause_of(decision) == ("out_of_capacity", "sufficient_free_disk", True)
+    assert "largest limit" not in decision.summary
+
+
 # --- the stage that emptied the set ---------------------------------------------------------------------------------
 
 

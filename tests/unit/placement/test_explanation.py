@@ -46,7 +46,17 @@ def test_all_that_the_nearest_node_lacks_is_told() -> None:
         ([{"scheduling": "cordoned"}, {"scheduling": "cordoned"}], "uncordon one of 2 nodes, such as n1"),
         ([{"sample_age_seconds": 500}], "1 node has sent no fresh sample: see whether sf-resources runs there"),
         ([{"state": "error"}], ""),
-        ([{"memory_available": None}], ""),
+        (
+            [{"memory_available": None}],
+            "unknown_memory_available on n1: see what sf-resources measures there, for unknown is never room",
+        ),
+        (
+            [{"cpu_total_instance_vcpus": None}, {"memory_available": None}, {"memory_available": None}],
+            (
+                "unknown_memory_available on 2 nodes, such as n2: see what sf-resources measures there, "
+                "for unknown is never room"
+            ),
+        ),
     ],
 )
 def test_what_would_help_when_nothing_is_schedulable(nodes: list[dict[str, Any]], remedy: str) -> None:
