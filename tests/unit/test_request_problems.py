@@ -47,6 +47,11 @@ TABLE: Final[tuple[tuple[Mapping[str, Any], str, str], ...]] = (
     ({"bogus": 1}, "bogus", "unknown field"),
     ({"destinations": "n1"}, "destinations", "must be a list, not a text"),
     ({"destinations": ["n1", 2]}, "destinations[1]", "must be a text, not a whole number"),
+    (
+        {"destinations": ["n" * 64]},
+        "destinations[0]",
+        "must be 1-63 letters, digits, '.', '_' or '-', starting and ending with a letter or digit",
+    ),
     ({"tags": 1}, "tags", "must be an object of tags, or a list of their keys, not a whole number"),
     ({"tags": ["a", 1]}, "tags", "must be an object of tags, or a list of their keys, not a list"),
     ({"tags": {"a": 1}}, "tags[a]", "keys and values must be texts, not a whole number"),

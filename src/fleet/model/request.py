@@ -247,7 +247,7 @@ class PlacementRequest(InstanceRequest):
 
     reason: Reason = Field(default=Reason.CREATE, strict=False)
     instance: str | None = None
-    destinations: list[str] | None = None
+    destinations: list[Name] | None = None
 
     @field_validator("reason", mode="before")
     @classmethod
