@@ -98,6 +98,11 @@ class Coded:
         found: Mask = self.codes == code
         return found
 
+    def present(self) -> list[str]:
+        """Return the words that nodes have, each once."""
+        there = np.unique(self.codes)
+        return [word for word, code in self.values.items() if code in there]
+
     def has_value(self) -> Mask:
         """Return which nodes have any."""
         found: Mask = self.codes != NO_VALUE

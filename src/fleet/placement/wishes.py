@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from difflib import SequenceMatcher
 from itertools import combinations
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from fleet.model.rules import AllOf, AnyOf, Node, Rule, leaves, rules_form
 from fleet.placement.columns import Mask
 from fleet.placement.explanation import counted, counted_gpus
 from fleet.placement.relaxations import (
+    NAMES_SHOWN_MAX,
     UNKNOWN_NAME,
     Case,
     Edit,
@@ -61,7 +63,7 @@ def _simple(verdicts: Verdicts) -> Iterator[Relaxation]:
     """Wishes that one field states: it is given up by emptying the field."""
     request = verdicts.case.request
     fields: tuple[tuple[str, Any, Any, Kind, frozenset[str], str], ...] = (
-        ("region", request.region, "", Kind.REGION, frozenset({"region"}), "the region {}"),
+        ("region", request.region, "", Kind.REGION, frozenset({"region"}), _region(verdicts.case)),
         ("arch", request.arch, "", Kind.ARCH, frozenset({"arch"}), "the architecture {}"),
         ("gpu_kind", request.gpu_kind, "", Kind.GPU_KIND, GPU, "the kind of GPU, {}"),
         ("gpu_profile", request.gpu_profile, "", Kind.GPU_PROFILE, GPU, "the MIG profile {}, for whole GPUs"),
@@ -80,6 +82,18 @@ def _simple(verdicts: Verdicts) -> Iterator[Relaxation]:
         stages = frozenset({"scheduling_state", UNKNOWN_NAME})
         still = verdicts.dropped_for("scheduling_state", but=("not_a_destination",))
         yield wish(verdicts, Kind.DESTINATIONS, stages, {"destinations": None}, said, still)
+
+
+def _region(case: Case) -> str:
+    """Return the words for the region; where no node is in it, with those that there are, the likest first."""
+    asked = case.request.region
+    there = [name for name in case.frame.roster.coded("region").present() if name]
+    if asked in there or not there:
+        return "the region {}"
+    like = {name: SequenceMatcher(None, name.casefold(), asked.casefold()).ratio() for name in there}
+    first = sorted(there, key=lambda name: (-like[name], name))
+    more = f" and {len(first) - NAMES_SHOWN_MAX} more" if len(first) > NAMES_SHOWN_MAX else ""
+    return f"the region {{}} (no node is in it; there is: {', '.join(first[:NAMES_SHOWN_MAX])}{more})"
 
 
 def _labels(verdicts: Verdicts) -> Iterator[Relaxation]:

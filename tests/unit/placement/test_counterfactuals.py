@@ -61,9 +61,23 @@ def test_the_whole_selector_goes_when_no_pair_would_do() -> None:
 
 
 def test_region_arch_and_pin_can_go() -> None:
-    assert told(a_node(region="eu"), region="us") == ["Drop the region us: then n1 fits."]
+    assert told(a_node(region="eu"), region="us") == [
+        "Drop the region us (no node is in it; there is: eu): then n1 fits."
+    ]
     assert told(a_node(), arch="arm64") == ["Drop the architecture arm64: then n1 fits."]
     assert told(a_node(), placement={"node": "n9"}) == ["Drop the pin to n9: then n1 fits."]
+
+
+def test_a_region_that_is_misspelt_is_told_with_those_that_there_are_the_likest_first() -> None:
+    nodes = [a_node(name=f"n{at}", region=region) for at, region in enumerate(("asia", "eu", "us-east", "us-west", ""))]
+
+    assert told(*nodes, region="EU")[0].startswith(
+        "Drop the region EU (no node is in it; there is: eu, us-east, us-west and 1 more): then 5 nodes fit, "
+    )
+    assert told(a_node(), region="eu") == ["Drop the region eu: then n1 fits."]
+    assert told(a_node(name="full", region="eu", used_cpus=42), a_node(), region="eu")[0].startswith(
+        "Drop the region eu: then"
+    )
 
 
 def test_an_amount_is_lowered_to_what_the_best_node_takes() -> None:
@@ -160,7 +174,7 @@ def test_what_an_operator_can_do_names_the_node(node: dict[str, Any], text: str)
 
 def test_two_changes_may_be_the_callers_and_the_operators() -> None:
     assert told(a_node(region="eu", scheduling="cordoned"), region="us") == [
-        "Drop the region us and uncordon n1: then n1 fits."
+        "Drop the region us (no node is in it; there is: eu) and uncordon n1: then n1 fits."
     ]
 
 
