@@ -1,30 +1,56 @@
-"""The audit trail: rows, one timeline an object. Every correction, clamp, waiver, fallback and forced write is one."""
+"""The audit trail: rows, one timeline an object. Every correction, clamp, waiver, fallback and forced write is one.
+
+A search reads a bounded stretch of the trail for each page, whatever it looks for: a page may be short, or empty, and
+still name where the next one begins. Only a page without a `next_cursor` is the last.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from fleet.ledger.database import Batch, Database, Sql
 
 LIST_MAX = 1000
+SCANNED_MAX = 10_000
+"""So many rows of a timeline, or of the whole trail, are looked through for one page."""
+ORDER_SLACK_US: Final = 60_000_000
+"""The order of times and that of numbers differ by less: clocks are set, and statements overtake each other."""
+ANY_ENDING: Final = "*"
 
 INSERT = Sql("""
     INSERT INTO events (object_type, object_id, at, level, message, payload)
     VALUES (:object_type, :object_id, {now}, :level, :message, :payload)
 """)
 NEWEST = Sql("""
-    SELECT id, at, level, message, payload FROM events
+    SELECT id, object_type, object_id, at, level, message, payload FROM events
     WHERE object_type = :object_type AND object_id = :object_id AND id < :cursor ORDER BY id DESC LIMIT :limit
 """)
 OLDEST = Sql("""
-    SELECT id, at, level, message, payload FROM events
+    SELECT id, object_type, object_id, at, level, message, payload FROM events
     WHERE object_type = :object_type AND object_id = :object_id AND id > :cursor ORDER BY id LIMIT :limit
 """)
+NOW = Sql("SELECT {now} AS now")
+LAST_BEFORE = Sql("SELECT id FROM events WHERE at < :at ORDER BY at DESC, id DESC LIMIT 1")
+FIRST_AFTER = Sql("SELECT id FROM events WHERE at > :at ORDER BY at, id LIMIT 1")
+OF_OBJECT: Final = " AND object_type = :object_type AND object_id = :object_id"
+CONDITIONS: Final[Mapping[str, str]] = {
+    "object_type": " AND object_type = :object_type",
+    "object_id": " AND object_id = :object_id",
+    "level": " AND level = :level",
+    "message": " AND message = :message",
+    "beginning": " AND SUBSTR(message, 1, :length) = :beginning",
+    "since": " AND at >= :since",
+    "until": " AND at <= :until",
+    "has_by": " AND {by} IS NOT NULL",
+    "by": " AND {by} = :by",
+}
+_BY: Final = {"mysql_by": "JSON_VALUE(payload, '$.by')", "sqlite_by": "json_extract(payload, '$.by')"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +62,67 @@ class EventView:
     level: str
     message: str
     payload: Mapping[str, Any]
+    object_type: str
+    object_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which events are meant; what is left empty asks for nothing.
+
+    A `message` that ends in `*` is the beginning of one. `since_seconds` and `until_seconds` are counted back from now
+    by the database's clock: events that are at most, and at least, so old. `by` is who did it, `has_by` that somebody
+    did.
+    """
+
+    object_type: str = ""
+    object_id: str = ""
+    message: str = ""
+    level: str = ""
+    by: str = ""
+    has_by: bool = False
+    since_seconds: int | None = None
+    until_seconds: int | None = None
+
+    @property
+    def beginning(self) -> str:
+        """Return what the message begins with, when it is not given whole."""
+        return self.message.removesuffix(ANY_ENDING) if self.message.endswith(ANY_ENDING) else ""
+
+    def within(self, now_us: int) -> Window:
+        """Return its two ends in time."""
+        since, until = self.since_seconds, self.until_seconds
+        return Window(
+            None if since is None else now_us - since * 1_000_000, None if until is None else now_us - until * 1_000_000
+        )
+
+    def admits(self, level: str, message: str) -> bool:
+        """Return whether an event of this level and message is meant, as far as these two say."""
+        if self.level and level != self.level:
+            return False
+        if self.message.endswith(ANY_ENDING):
+            return message.startswith(self.beginning)
+        return not self.message or message == self.message
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of time, both ends included; None: no end."""
+
+    since_us: int | None = None
+    until_us: int | None = None
+
+    def holds(self, at_us: int) -> bool:
+        """Return whether a moment lies in it."""
+        return (self.since_us is None or at_us >= self.since_us) and (self.until_us is None or at_us <= self.until_us)
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """What one page found, and where the next one begins; `next_cursor` None: there is no more."""
+
+    events: list[EventView]
+    next_cursor: int | None
 
 
 def record(
@@ -81,4 +168,86 @@ def listing(
             cursor=start if cursor is None else cursor,
             limit=min(limit, LIST_MAX),
         )
-        return [EventView(row.id, row.at, row.level, row.message, json.loads(row.payload)) for row in rows]
+        return [_view(row) for row in rows]
+
+
+def _view(row: Row[Any]) -> EventView:
+    payload = json.loads(row.payload)
+    return EventView(row.id, row.at, row.level, row.message, payload, row.object_type, row.object_id)
+
+
+def now_us(db: Database) -> int:
+    """Return the database's time."""
+    with db.read() as conn:
+        return int(NOW.run(conn).scalar_one())
+
+
+def search(
+    db: Database, wanted: Filter, *, limit: int = 100, newest_first: bool = True, cursor: int | None = None
+) -> EventPage:
+    """Return a page of up to `limit` (at most `LIST_MAX`) events of any object that the filter means.
+
+    At most `SCANNED_MAX` rows are looked through; `cursor` is the page before's `next_cursor`.
+    """
+    limit = min(limit, LIST_MAX)
+    with db.read() as conn:
+        window = wanted.within(int(NOW.run(conn).scalar_one()))
+        low, high = _ends(conn, window)
+        if cursor is not None:
+            low, high = (low, min(high, cursor - 1)) if newest_first else (max(low, cursor + 1), high)
+        given = {
+            "object_type": wanted.object_type,
+            "object_id": wanted.object_id,
+            "level": wanted.level,
+            "message": "" if wanted.message.endswith(ANY_ENDING) else wanted.message,
+            "beginning": wanted.beginning,
+            "since": window.since_us,
+            "until": window.until_us,
+            "has_by": wanted.has_by,
+            "by": wanted.by,
+        }
+        used = tuple(name for name, value in given.items() if value not in {None, "", False})
+        binds = {**{name: given[name] for name in used}, "length": len(wanted.beginning), "limit": limit + 1}
+        of_object = {"object_type", "object_id"} <= set(used)
+        # Where every row is meant, a page is full before it has looked through many.
+        edge = None
+        if set(used) - ({"object_type", "object_id"} if of_object else set()):
+            edge = _edge(of_object, newest_first).run(conn, binds, low=low, high=high, scanned=SCANNED_MAX).scalar()
+        if edge is not None:
+            low, high = (int(edge), high) if newest_first else (low, int(edge))
+        found = [_view(row) for row in _matching(used, newest_first).run(conn, binds, low=low, high=high)]
+    if len(found) > limit:
+        return EventPage(found[:limit], found[limit - 1].event_id)
+    return EventPage(found, None if edge is None else int(edge))
+
+
+def _ends(conn: Connection, window: Window) -> tuple[int, int]:
+    """Return numbers between which every row of a window lies, and few others."""
+    before = after = None
+    if window.since_us is not None:
+        before = LAST_BEFORE.run(conn, at=window.since_us - ORDER_SLACK_US).scalar()
+    if window.until_us is not None:
+        after = FIRST_AFTER.run(conn, at=window.until_us + ORDER_SLACK_US).scalar()
+    return (0 if before is None else int(before)), (2**62 if after is None else int(after))
+
+
+@lru_cache
+def _edge(of_object: bool, newest_first: bool) -> Sql:  # noqa: FBT001  # keys of a cache
+    """Return the statement that finds the row at which a page stops looking, if there are so many."""
+    where = OF_OBJECT if of_object else ""
+    order = "DESC" if newest_first else ""
+    return Sql(
+        f"SELECT id FROM events WHERE id >= :low AND id <= :high{where} ORDER BY id {order} LIMIT 1 OFFSET :scanned"
+    )
+
+
+@lru_cache
+def _matching(used: tuple[str, ...], newest_first: bool) -> Sql:  # noqa: FBT001  # keys of a cache
+    """Return the statement that finds what is meant within a stretch of rows."""
+    where = "".join(CONDITIONS[name] for name in used)
+    order = "DESC" if newest_first else ""
+    return Sql(
+        "SELECT id, object_type, object_id, at, level, message, payload FROM events "
+        f"WHERE id >= :low AND id <= :high{where} ORDER BY id {order} LIMIT :limit",
+        **_BY,
+    )

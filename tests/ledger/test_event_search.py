@@ -1,0 +1,155 @@
+"""Searching the audit trail: what a filter means, pages that miss and repeat nothing, and a bound on each's work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fleet.ledger import events
+from fleet.ledger.database import Database
+from fleet.ledger.events import EventPage, EventView, Filter
+from tests.ledger import fleet_of
+
+HOUR_US = 3_600_000_000
+
+
+def written(db: Database, *rows: tuple[str, str, str, str, str]) -> None:
+    """Write events: object type, object id, message, level, by."""
+
+    def work(conn: Any) -> None:
+        for object_type, object_id, message, level, by in rows:
+            events.record(conn, object_type, object_id, message, {"figure": 1}, level, by=by)
+
+    db.unit(work)
+
+
+@pytest.fixture
+def trail(db: Database) -> Database:
+    """Six events of five objects."""
+    written(
+        db,
+        ("namespace", "a", "key created", "info", "system/admin"),
+        ("namespace", "b", "key created", "info", "b/own"),
+        ("instance", "i", "instance placed", "info", ""),
+        ("instance", "i", "instance place%_ment denied", "warning", ""),
+        ("node", "n", "node cordoned", "info", "system/admin"),
+        ("cluster", "reconciler", "reconcile pass failed", "error", ""),
+    )
+    return db
+
+
+def messages(page: EventPage) -> list[str]:
+    return [event.message for event in page.events]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (Filter(), 6),
+        (Filter(object_type="namespace"), 2),
+        (Filter(object_type="namespace", object_id="a"), 1),
+        (Filter(object_id="i"), 2),
+        (Filter(message="key created"), 2),
+        (Filter(message="key"), 0),
+        (Filter(message="key*"), 2),
+        (Filter(message="instance place*"), 2),
+        (Filter(message="instance place%*"), 1),
+        (Filter(message="instance place_*"), 0),
+        (Filter(message="KEY*"), 0),
+        (Filter(message="*"), 6),
+        (Filter(level="warning"), 1),
+        (Filter(by="system/admin"), 2),
+        (Filter(by="system/admin", object_type="node"), 1),
+        (Filter(by="nobody/here"), 0),
+        (Filter(has_by=True), 3),
+    ],
+)
+def test_a_filter_means_what_it_says(trail: Database, wanted: Filter, expected: int) -> None:
+    assert len(events.search(trail, wanted).events) == expected
+
+
+def test_events_say_what_they_are_about(trail: Database) -> None:
+    (event,) = events.search(trail, Filter(message="node cordoned")).events
+
+    assert (event.object_type, event.object_id, event.level) == ("node", "n", "info")
+    assert event.payload == {"figure": 1, "by": "system/admin"}
+
+
+def test_a_window_is_counted_back_from_the_databases_now(trail: Database) -> None:
+    for message, hours in (("key created", 5), ("instance placed", 3)):
+        old = "UPDATE events SET at = at - :us WHERE message = :message"
+        fleet_of.execute(trail, old, us=hours * HOUR_US, message=message)
+
+    def found(**window: int) -> set[str]:
+        return {event.message for event in events.search(trail, Filter(**window)).events}  # type: ignore[arg-type]
+
+    assert found(until_seconds=3600) == {"instance placed", "key created"}
+    assert found(until_seconds=4 * 3600) == {"key created"}
+    assert found(since_seconds=4 * 3600, until_seconds=2 * 3600) == {"instance placed"}
+    assert "key created" not in found(since_seconds=4 * 3600)
+    assert "node cordoned" in found(since_seconds=60)
+    assert found(until_seconds=9 * 3600) == set()
+
+
+def test_times_and_numbers_may_be_in_another_order_by_a_little(trail: Database) -> None:
+    last = "SELECT MAX(id) FROM (SELECT id FROM events) e"
+    fleet_of.execute(trail, f"UPDATE events SET at = at - :us WHERE id = ({last})", us=30_000_000)
+
+    assert messages(events.search(trail, Filter(until_seconds=20))) == ["reconcile pass failed"]
+    assert len(events.search(trail, Filter(since_seconds=20)).events) == 5
+
+
+def paged(db: Database, wanted: Filter, limit: int, *, newest_first: bool) -> tuple[list[EventView], int]:
+    found: list[EventView] = []
+    cursor, pages = None, 0
+    while True:
+        page = events.search(db, wanted, limit=limit, newest_first=newest_first, cursor=cursor)
+        found += page.events
+        pages += 1
+        if page.next_cursor is None:
+            return found, pages
+        assert page.next_cursor != cursor
+        cursor = page.next_cursor
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 100])
+@pytest.mark.parametrize("scanned", [1, 3, 7, 1000])
+@pytest.mark.parametrize("wanted", [Filter(), Filter(level="warning"), Filter(object_type="instance", object_id="i7")])
+def test_pages_hold_what_is_meant_once_in_both_orders(
+    db: Database, monkeypatch: pytest.MonkeyPatch, limit: int, scanned: int, wanted: Filter
+) -> None:
+    rows = [("instance", f"i{at % 10}", "m", "warning" if at % 4 == 0 else "info", "") for at in range(30)]
+    written(db, *rows)
+    monkeypatch.setattr(events, "SCANNED_MAX", scanned)
+
+    oldest, _ = paged(db, wanted, limit, newest_first=False)
+    newest, _ = paged(db, wanted, limit, newest_first=True)
+
+    expected = {"": 30, "warning": 8}[wanted.level] if not wanted.object_id else 3
+    assert len(oldest) == expected
+    assert [event.event_id for event in oldest] == sorted(event.event_id for event in oldest)
+    assert newest == oldest[::-1]
+
+
+def test_a_page_looks_through_a_bounded_stretch_and_says_where_to_go_on(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(db, ("instance", "i", "rare", "error", ""), *[("instance", "i", "often", "info", "")] * 30)
+    monkeypatch.setattr(events, "SCANNED_MAX", 10)
+
+    first = events.search(db, Filter(message="rare"))
+    found, pages = paged(db, Filter(message="rare"), 100, newest_first=True)
+
+    assert (first.events, first.next_cursor is None) == ([], False)
+    assert [event.message for event in found] == ["rare"]
+    assert pages == 3
+
+
+def test_what_happens_meanwhile_moves_no_page(trail: Database) -> None:
+    first = events.search(trail, Filter(), limit=2)
+    written(trail, ("node", "n", "later", "info", ""))
+    rest = events.search(trail, Filter(), cursor=first.next_cursor)
+
+    assert [*messages(first), *messages(rest)].count("later") == 0
+    assert len(first.events) + len(rest.events) == 6
