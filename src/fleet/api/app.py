@@ -21,7 +21,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fleet.api import problems
 from fleet.api.dependencies import Services
 from fleet.api.metrics import REQUEST_SECONDS
-from fleet.api.routers import admin, auth, decisions, health, instances, namespaces, nodes, operations, page, placements
+from fleet.api.routers import (
+    admin,
+    auth,
+    claims,
+    decisions,
+    health,
+    instances,
+    namespaces,
+    nodes,
+    operations,
+    page,
+    placements,
+)
 from fleet.api.schemas import Problem
 from fleet.model.errors import FleetError
 from fleet.telemetry import get_logger
@@ -67,7 +79,8 @@ def application(
     app.add_exception_handler(HTTPException, problems.on_http_error)
     app.add_middleware(LastResort)
     # Routes are tried in order: what is asked most comes first.
-    for noun in (instances, placements, nodes, auth, namespaces, decisions, operations, admin, health, page):
+    nouns = (instances, placements, nodes, auth, namespaces, claims, decisions, operations, admin, health, page)
+    for noun in nouns:
         app.include_router(noun.router)
     _document_problems(app)
     return app

@@ -1,4 +1,4 @@
-"""`/auth/namespaces`: namespaces, their keys and their events; claims come later."""
+"""`/auth/namespaces`: namespaces, their keys and their events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from fleet.api.dependencies import AdminDep, CallerDep, CursorQuery, LimitQuery,
 from fleet.api.routers.events import NewestFirstQuery, events_page
 from fleet.api.schemas import EventAnswer, KeyAnswer, NamespaceAnswer, NewKeyAnswer, Page, documented
 from fleet.ledger.namespaces import KeyView, NamespaceView
-from fleet.model.errors import NotSupported
 from fleet.model.request import Name
 from fleet.services import namespaces
 
@@ -145,16 +144,3 @@ def namespace_events(
     """What happened to a namespace."""
     namespaces.get(services.database, caller, namespace)
     return events_page(services.database, "namespace", namespace, limit, cursor, newest_first=newest_first)
-
-
-async def claims(*, caller: AdminDep, namespace: NamePath) -> Response:
-    """Claims of capacity: not supported yet. Admin only."""
-    raise NotSupported("claims are not supported yet")
-
-
-for _method, _path in (
-    *(("GET", "/{namespace}/claims"), ("POST", "/{namespace}/claims")),
-    *((method, "/{namespace}/claims/{uuid}") for method in ("GET", "PUT", "DELETE")),
-    ("GET", "/{namespace}/claims/{uuid}/events"),
-):
-    router.add_api_route(_path, claims, methods=[_method], responses=documented(403), response_model=None)
