@@ -175,7 +175,7 @@ def _unknown_remedy(decision: Decision) -> str:
     if not unknown:
         return ""
     code = max(unknown, key=lambda code: int(np.count_nonzero(unknown[code])))
-    names = sorted(decision.evidence.names[at] for at in np.flatnonzero(unknown[code]))
+    names = sorted(decision.evidence.names[at] for at in np.flatnonzero(unknown[code]).tolist())
     who = names[0] if len(names) == 1 else f"{len(names)} nodes, such as {names[0]}"
     return f"{code} on {who}: see what sf-resources measures there, for unknown is never room"
 

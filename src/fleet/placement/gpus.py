@@ -108,9 +108,10 @@ class GpuTable:
         return found
 
     def kinds(self) -> frozenset[str]:
-        """Return the models of all cards, and the kinds that nodes declare."""
-        named = {device.model for one in self._models for device in one.devices}
-        named |= {part.kind for one in self._models for part in one.instances} | {one.kind for one in self._models}
+        """Return the models of all cards that some node has now, and the kinds that nodes declare."""
+        present = [self._models[shape] for shape in np.unique(self._shape_of)]
+        named = {device.model for one in present for device in one.devices}
+        named |= {part.kind for one in present for part in one.instances} | {one.kind for one in present}
         return frozenset(named - {""})
 
 

@@ -67,7 +67,7 @@ def test_waiting_does_not_help_a_request_beyond_every_limit() -> None:
     assert decision_on(a_node(), cpus=43).remedy == "ask for less, or register a larger node: waiting cannot help"
 
 
-def test_each_node_that_breaks_a_rule_names_its_own_first_neighbours() -> None:
+def test_each_node_that_breaks_a_rule_names_its_own_first_neighbours_in_whatever_order_they_came() -> None:
     apart = {"resource": "virtual_machine", "operator": "has_not", "tags": {"role": "db"}}
     nodes = [a_node(name=f"n{at}", labels={"rack": "a" if at < 3 else "b"}) for at in (1, 2, 3)]
     on = {"i1": "n1", "i2": "n1", "i3": "n1", "i4": "n1", "i5": "n2", "i6": "n3", "i7": "gone"}
@@ -75,7 +75,7 @@ def test_each_node_that_breaks_a_rule_names_its_own_first_neighbours() -> None:
     placed[4]["incoming_node"] = "n3"
 
     def neighbours(**rule: str) -> dict[str, list[str]]:
-        decision = decision_on(*nodes, instances=placed, placement_rules=[{**apart, **rule}])
+        decision = decision_on(*nodes, instances=placed[::-1], placement_rules=[{**apart, **rule}])
         return {node: figures["neighbours"] for node, figures in decision.stages[-1].dropped.items()}
 
     assert neighbours() == {"n1": ["i1", "i2", "i3"], "n2": ["i5"], "n3": ["i5", "i6"]}

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fleet.model.cluster_config import ClusterConfig
+from fleet.model.gpu_inventory import NO_GPUS, GpuDevice, GpuInventory
 from fleet.model.node import CapacityRow, NodeRecord
 from fleet.model.resources import Amounts, Limits
 from fleet.placement.columns import UNKNOWN, UNLIMITED
@@ -234,3 +235,12 @@ def test_figures_as_older_daemons_publish_them() -> None:
         "disk_reservation_gb",
     )
     assert [int(frame.sample.column(name)[0]) for name in names] == [16600, UNKNOWN, 3, UNKNOWN, UNKNOWN]
+
+
+def test_cards_that_no_node_has_any_more_are_no_kinds() -> None:
+    cards = {11: GpuInventory(devices=(GpuDevice("GPU-1", "NVIDIA A100"),)), 12: GpuInventory(count=1, kind="A10")}
+    snapshot = two_nodes()
+    snapshot.update_gpus(cards)
+    snapshot.update_gpus({11: NO_GPUS})
+
+    assert snapshot.frame.gpus.kinds() == {"A10"}

@@ -106,11 +106,12 @@ def _blocking(rule: Rule, frame: Frame, seen: FrameGround, groups: Sequence[int]
     """Return by group the uuids of the first few instances that stand against a `has_not` on the nodes of that group.
 
     `groups` holds the group of each node: the node itself, or who shares its label. All are found at once, for hundreds
-    of dropped nodes ask about the same thousands of instances.
+    of dropped nodes ask about the same thousands of instances. The first by uuid: the order in which an index holds its
+    instances is its history, and a replay has another.
     """
     index = frame.roster.index
     found: dict[int, list[str]] = {}
-    for one in seen.carriers(rule.tags):
+    for one in sorted(seen.carriers(rule.tags), key=lambda one: one.uuid):
         for node in one.nodes():
             if node in index:
                 first = found.setdefault(groups[index[node]], [])
