@@ -12,8 +12,8 @@ import pytest
 from fleet.ledger import moves
 from fleet.ledger.database import Database
 from fleet.model.admission import Admitted
+from fleet.placement.walk import BACKOFF_SECONDS
 from fleet.services.context import Context
-from fleet.services.place import BACKOFF_SECONDS
 from tests.ledger import fleet_of, ruling
 from tests.ledger.fleet_of import ask
 from tests.ledger.holding import open_transaction

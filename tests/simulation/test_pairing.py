@@ -33,9 +33,11 @@ def test_draws_have_the_means_they_are_asked_for() -> None:
     assert len(lives) == pytest.approx(count, rel=0.06)
 
 
-def test_a_shuffle_holds_everybody_once() -> None:
-    assert sorted(Chance(1).shuffled(50, 10, "x")) == list(range(50))
-    assert Chance(1).shuffled(50, 10, "x") != list(range(50))
+def test_several_draws_of_one_event_differ_and_the_first_is_its_only_one() -> None:
+    first, *others = Chance(1).uniforms(50, "x")
+
+    assert first == Chance(1).uniform("x")
+    assert len({first, *others}) == 50
 
 
 def test_a_longer_run_begins_with_the_shorter() -> None:

@@ -5,7 +5,7 @@ The notes of a walk hold what the guards said, so that whoever reads a stored de
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from fleet.model.admission import Refused, Stage
 from fleet.model.request import PlacementRequest, Reason
 from fleet.model.resources import DimensionFigure
 from fleet.placement.guarded import GuardAnswer
+from fleet.placement.walk import DEADLINE_SECONDS, Walk
 
 Note = Mapping[str, Any]
 OWNERS = {Stage.CLAIM: "the namespace's claim", Stage.CLUSTER: "the cluster's unclaimed side"}
@@ -27,8 +28,14 @@ class Answer:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-def by_one(refused: Refused, node: str) -> Answer:
-    """Return the answer to a refusal that no other node could change."""
+def said(walk: Walk, name: Callable[[int], str]) -> Answer:
+    """Return the answer to a walk on which no node admitted; `name` names a node, given its id."""
+    if walk.ended_by is not None:
+        return _by_one(walk.ended_by, name(walk.ended_by.node_id))
+    return _by_all(tuple(walk.refused.values())) if walk.proven else _nobody_in_time(walk)
+
+
+def _by_one(refused: Refused, node: str) -> Answer:
     if refused.ineligible:
         return Answer("pin_ineligible", _not_eligible(node, refused), {"node": node, "ineligible": refused.ineligible})
     owner = OWNERS.get(refused.failing_stage, f"node {node}")
@@ -39,22 +46,20 @@ def by_one(refused: Refused, node: str) -> Answer:
     return Answer(code, f"{owner} has no room: {said}", extra)
 
 
-def by_all(refusals: Sequence[Refused]) -> Answer:
-    """Return the answer when every candidate refused on capacity, and that is proven."""
+def _by_all(refusals: Sequence[Refused]) -> Answer:
     dimensions = _by_dimension(refusals)
     counted = ", ".join(f"{count} {name}" for name, count in dimensions.items())
     detail = f"all {len(refusals)} candidates refused at the capacity guard: {counted}"
     return Answer("out_of_capacity", detail, _counts(refusals, 0))
 
 
-def nobody_in_time(refusals: Sequence[Refused], *, busy: int, broken: int, ineligible: int, seconds: float) -> Answer:
-    """Return the answer when nobody admitted and nothing is proven."""
+def _nobody_in_time(walk: Walk) -> Answer:
     detail = (
-        f"{busy} candidates were locked by other placements, on {broken} others broke a rule meanwhile, {ineligible} "
-        f"take none any more and {len(refusals)} refused within {seconds} s: that proves nothing about room; try again "
-        "in a second"
+        f"{len(walk.busy)} candidates were locked by other placements, on {len(walk.broken)} others broke a rule "
+        f"meanwhile, {walk.ineligible} take none any more and {len(walk.refused)} refused within {DEADLINE_SECONDS} s: "
+        "that proves nothing about room; try again in a second"
     )
-    return Answer("placement_busy", detail, _counts(refusals, busy))
+    return Answer("placement_busy", detail, _counts(tuple(walk.refused.values()), len(walk.busy)))
 
 
 def note_of(refused: Refused) -> dict[str, Any]:

@@ -26,7 +26,14 @@ class Chance:
 
     def uniform(self, *event: object) -> float:
         """Return a draw in (0, 1]."""
-        return float(uniforms(self._seed, np.array([_hash(event)], dtype=np.uint64))[0])
+        return self.uniforms(1, *event)[0]
+
+    def uniforms(self, count: int, *event: object) -> list[float]:
+        """Return several draws in (0, 1], of which the first is the event's `uniform`."""
+        start = _hash(event)
+        hashes = np.array([(start + place) % 2**64 for place in range(count)], dtype=np.uint64)
+        drawn: list[float] = uniforms(self._seed, hashes).tolist()
+        return drawn
 
     def below(self, bound: int, *event: object) -> int:
         """Return a whole number from 0 to `bound` - 1."""
@@ -47,17 +54,6 @@ class Chance:
     def seed_of(self, *event: object) -> int:
         """Return a seed of its own for an event."""
         return name_hash(f"{self._seed}/{_words(event)}") & SEED_MAX
-
-    def shuffled(self, count: int, take: int, *event: object) -> list[int]:
-        """Return the numbers 0 to `count` - 1 with the first `take` places drawn at random."""
-        order = list(range(count))
-        drawn = min(take, count)
-        start = _hash(event)
-        hashes = np.array([(start + place) % 2**64 for place in range(drawn)], dtype=np.uint64)
-        for place, draw in enumerate(uniforms(self._seed, hashes)):
-            other = min(count - 1, place + int(draw * (count - place)))
-            order[place], order[other] = order[other], order[place]
-        return order
 
     def _normal(self, *event: object) -> float:
         """Return a draw of the normal distribution, by Marsaglia's polar method."""

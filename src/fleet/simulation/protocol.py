@@ -1,8 +1,7 @@
-"""The numbers of the contention protocol and how long its steps take, on the virtual clock. All times in microseconds.
+"""How long the steps of a placing take, on the virtual clock. All times in microseconds.
 
-Promise: what the service's own walk is bounded by is the same here; a test holds the two together. How long a step
-takes is this machine's business: the values are those of the published benchmarks, rounded, and only decide how much
-requests overlap.
+Promise: only this differs from the service, whose walk and numbers are used as they are (`placement/walk.py`). The
+values are those of the published benchmarks, rounded, and only decide how much requests overlap.
 """
 
 from __future__ import annotations
@@ -11,12 +10,9 @@ from typing import Final
 
 SECOND_US: Final = 1_000_000
 
-ATTEMPTS_MAX: Final = 3
-DEADLINE_US: Final = 400_000
-BACKOFF_US: Final = 20_000
-LOCK_PROBES_MAX: Final = 16
-CAPACITY_REFUSALS_MAX: Final = 32
 FINAL_WAIT_US: Final = 150_000
+"""How long the one busy node that is waited for is waited for."""
+
 QUICK_US: Final = 10_000
 """Counters read less than this ago serve the next decision too."""
 
