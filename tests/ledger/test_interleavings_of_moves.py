@@ -215,3 +215,42 @@ def test_two_growing_moves_of_one_instance_at_once_hold_one_destination(
     assert [fleet_of.used(maria, node)[0] for node in (here, there, third)] == [2, 5, 0]
     assert fleet_of.unclaimed(maria) == (5, 10, 0)
     fleet_of.assert_exact(maria)
+
+
+def test_an_abort_that_waited_while_another_move_took_its_place_holds_that_ones_nodes(
+    maria: Database, mariadb_ledger_url: str
+) -> None:
+    here, there, _, wanted = fleet(maria)
+    third = fleet_of.node(maria, "third", cpus=8)
+    begun(maria, wanted)
+    amounts = [name for name in fleet_of.row(maria, here) if name.startswith(("used_", "pending_"))]
+    with open_transaction(maria) as conn:
+        conn.exec_driver_sql(f"SELECT node_id FROM scheduler_node_capacity WHERE node_id = {here} FOR UPDATE")
+        other = Other(mariadb_ledger_url, aborting(wanted))
+        other.stands(maria)
+        # As one that was aborted, and begun anew to the third node.
+        conn.exec_driver_sql(f"UPDATE charges SET node_id = {third} WHERE role = 'incoming'")
+        for name in amounts:
+            was = fleet_of.row(maria, there)[name]
+            conn.exec_driver_sql(f"UPDATE scheduler_node_capacity SET {name} = {was} WHERE node_id = {third}")
+            conn.exec_driver_sql(f"UPDATE scheduler_node_capacity SET {name} = 0 WHERE node_id = {there}")
+    assert other.result()
+
+    assert [fleet_of.used(maria, node)[0] for node in (here, there, third)] == [2, 0, 0]
+    (event,) = fleet_of.events_of(maria, "instance move aborted")
+    assert f'"refused_node_id":{third}' in event["payload"]
+    fleet_of.assert_exact(maria)
+
+
+@pytest.mark.parametrize("ends", ["settle", "abort"])
+def test_a_move_that_ends_on_a_counter_that_holds_less_names_it(db: Database, ends: str) -> None:
+    here, there, instance, wanted = fleet(db)
+    begun(db, wanted)
+    node_id = here if ends == "settle" else there
+    fleet_of.execute(db, "UPDATE scheduler_node_capacity SET used_memory_mb = 1 WHERE node_id = :i", i=node_id)
+
+    assert moving.settled(db, wanted) if ends == "settle" else moves.abort(db, instance, "given up")
+
+    (event,) = fleet_of.events_of(db, "capacity counter clamped at zero")
+    assert f"node {node_id} used_memory_mb" in event["payload"]
+    fleet_of.assert_exact(db)

@@ -329,7 +329,7 @@ def _credit_source(conn: Connection, ask: Ask, source: int) -> totals.Change:
         sleepy=ask.sleepy,
     )
     clamped: list[tuple[str, int]] = []
-    change = release.credit_node(conn, draft, clamped)
+    change = release.credit_node(conn, draft, release.lock_node(conn, source), clamped)
     release.record_clamps(conn, ask.instance_uuid, clamped)
     return change
 

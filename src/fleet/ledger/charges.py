@@ -5,10 +5,9 @@ from __future__ import annotations
 from sqlalchemy import Connection
 
 from fleet.ledger.database import Database, Sql
-from fleet.ledger.release import charge_of, charges_of
+from fleet.ledger.release import charge_of, charges_of, lock_nodes
 from fleet.model.admission import Charge
 
-LOCK_NODE = Sql("SELECT node_id FROM scheduler_node_capacity WHERE node_id = :node_id {for_update}")
 # The stamp is the moment of proof: a sample whose measuring began before it cannot include the domain.
 SETTLE = Sql("""
     UPDATE charges SET settled_at = {now}
@@ -22,8 +21,7 @@ def settle(conn: Connection, instance_uuid: str) -> bool:
 
     Under its node's lock, like every publish: else a sample could be counted without a charge stamped before it.
     """
-    for node_id in sorted({charge.node_id for charge in charges_of(conn, instance_uuid)}):
-        LOCK_NODE.run(conn, node_id=node_id).first()
+    lock_nodes(conn, charges_of(conn, instance_uuid))
     return SETTLE.run(conn, instance_uuid=instance_uuid).rowcount == 1
 
 

@@ -9,10 +9,10 @@ what was paid ahead. Both lock the node rows by id before the charges, and both 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, RowMapping
 
 from fleet.ledger import admission, events, release, totals
 from fleet.ledger.admission import NewRows, Writes, nothing
@@ -22,7 +22,6 @@ from fleet.ledger.held import CHARGE_CHANGED
 from fleet.model.admission import AdmissionOutcome, Charge, Refused, Stage
 from fleet.model.resources import CLUSTER_DIMENSIONS, Amounts
 
-LOCK_NODE = Sql("SELECT * FROM scheduler_node_capacity WHERE node_id = :node_id {for_update}")
 PRIMARY = Sql("SELECT * FROM charges WHERE instance_uuid = :instance_uuid AND role = 'primary' {for_update}")
 PAY_AHEAD = Sql("""
     UPDATE charges SET ahead_cpus = :cpus, ahead_memory_mb = :memory_mb, ahead_disk_gb = :disk_gb WHERE id = :charge_id
@@ -37,6 +36,15 @@ STAMP = Sql("UPDATE instances SET updated_at = {now} WHERE uuid = :instance_uuid
 NOTHING_TO_MOVE = "nothing_to_move"
 ALREADY_THERE = "already_there"
 OVERRIDDEN = "placement rules overridden by a named destination"
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """Both charges of a move, and the rows of their nodes, all locked."""
+
+    primary: Charge
+    incoming: Charge
+    nodes: Mapping[int, RowMapping | None]
 
 
 class _NotAsDecided(Exception):
@@ -96,34 +104,34 @@ def settle(db: Database, instance_uuid: str, *, rows: Callable[[Connection], Non
     """The instance runs on the destination: the incoming charge replaces the primary one. False: there is no move."""
 
     def work(conn: Connection) -> bool:
-        found = _locked(conn, instance_uuid)
-        if found is None:
+        move = _locked(conn, instance_uuid)
+        if move is None:
             return False
-        primary, incoming = found
+        primary, incoming = move.primary, move.incoming
         release.delete_charge(conn, primary)
         ARRIVE.run(conn, charge_id=incoming.charge_id, node_id=incoming.node_id, payer=primary.payer)
-        change = release.credit_node(conn, primary)
+        credited = _credit(conn, move, primary)
         STAMP.run(conn, instance_uuid=instance_uuid)
         rows(conn)
         payload = {"from_node_id": primary.node_id, "to_node_id": incoming.node_id}
         events.record(conn, "instance", instance_uuid, "instance move settled", payload)
         _give_back(conn, primary, (primary.paid - incoming.amounts).floored())
-        totals.apply(conn, change)
+        totals.apply(conn, credited)
         return True
 
-    return db.unit(work)
+    return release.following(db, work)
 
 
 def abort(db: Database, instance_uuid: str, reason: str, *, rows: Callable[[Connection], None] = nothing) -> bool:
     """The instance stays at its source: the incoming charge goes and the destination is credited. False: no move."""
 
     def work(conn: Connection) -> bool:
-        found = _locked(conn, instance_uuid)
-        if found is None:
+        move = _locked(conn, instance_uuid)
+        if move is None:
             return False
-        primary, incoming = found
+        primary, incoming = move.primary, move.incoming
         release.delete_charge(conn, incoming)
-        change = release.credit_node(conn, incoming)
+        credited = _credit(conn, move, incoming)
         if primary.ahead != Amounts():
             _pay_ahead(conn, primary, Amounts())
         STAMP.run(conn, instance_uuid=instance_uuid)
@@ -131,10 +139,10 @@ def abort(db: Database, instance_uuid: str, reason: str, *, rows: Callable[[Conn
         payload = {"node_id": primary.node_id, "refused_node_id": incoming.node_id, "reason": reason}
         events.record(conn, "instance", instance_uuid, "instance move aborted", payload, level="warning")
         _give_back(conn, primary, primary.ahead)
-        totals.apply(conn, change)
+        totals.apply(conn, credited)
         return True
 
-    return db.unit(work)
+    return release.following(db, work)
 
 
 def _pay_ahead(conn: Connection, primary: Charge, amounts: Amounts) -> None:
@@ -148,11 +156,24 @@ def _give_back(conn: Connection, primary: Charge, amounts: Amounts) -> None:
         release.record_clamps(conn, primary.instance_uuid, release.give_back(conn, primary.payer, amounts))
 
 
-def _locked(conn: Connection, instance_uuid: str) -> tuple[Charge, Charge] | None:
-    """Lock both nodes by id and return the primary and the incoming charge as they stand under the locks."""
-    for node_id in sorted({charge.node_id for charge in release.charges_of(conn, instance_uuid)}):
-        LOCK_NODE.run(conn, node_id=node_id).first()
+def _credit(conn: Connection, move: _Move, charge: Charge) -> totals.Change:
+    """Credit the node that a deleted charge was on; what it held too little of is recorded."""
+    clamped: list[tuple[str, int]] = []
+    change = release.credit_node(conn, charge, move.nodes[charge.node_id], clamped)
+    release.record_clamps(conn, charge.instance_uuid, clamped)
+    return change
+
+
+def _locked(conn: Connection, instance_uuid: str) -> _Move | None:
+    """Lock both nodes by id and return the move as it stands under the locks.
+
+    Raises:
+        ChargeMovedError: another move took its place while nodes were waited for.
+    """
+    nodes = release.lock_nodes(conn, release.charges_of(conn, instance_uuid))
     charges = {charge.role: charge for charge in release.locked_charges_of(conn, instance_uuid)}
     if "incoming" not in charges or "primary" not in charges:
         return None
-    return charges["primary"], charges["incoming"]
+    if not {charge.node_id for charge in charges.values()} <= nodes.keys():
+        raise release.ChargeMovedError(instance_uuid)
+    return _Move(charges["primary"], charges["incoming"], nodes)

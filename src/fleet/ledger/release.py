@@ -7,8 +7,10 @@ which node, and how much was missing. `expected_demand` is not credited: it deca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from sqlalchemy import Connection, RowMapping
 
@@ -54,8 +56,10 @@ CREDIT_CLUSTER = Sql(
 )
 CREDIT_CLUSTER_FLOORED = Sql(_CREDIT_CLUSTER)
 
+R = TypeVar("R")
+
 MOVES_FOLLOWED_MAX = 4
-"""How often a release follows a charge that is placed elsewhere at the same moment."""
+"""How often whoever takes a charge away follows one that is placed elsewhere at the same moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,24 +86,29 @@ def release(
 
     `rows` also runs when there is nothing to release: the caller's state change does not depend on it.
     """
+    return following(db, lambda conn: release_in(conn, instance_uuid, rows=rows))
+
+
+def following(db: Database, work: Callable[[Connection], R]) -> R:
+    """Run a unit that locks the nodes of an instance's charges, again where those moved before it held them.
+
+    Raises:
+        ChargeMovedError: they moved each time.
+    """
     for _ in range(MOVES_FOLLOWED_MAX - 1):
-        try:
-            return db.unit(lambda conn: release_in(conn, instance_uuid, rows=rows))
-        except ChargeMovedError:
-            continue
-    return db.unit(lambda conn: release_in(conn, instance_uuid, rows=rows))
+        with suppress(ChargeMovedError):
+            return db.unit(work)
+    return db.unit(work)
 
 
 def release_in(
     conn: Connection, instance_uuid: str, *, rows: Callable[[Connection], None] | None = None
 ) -> Released | NothingToRelease:
     """Release inside the caller's unit, which must not hold a lock that comes later in the lock order."""
-    nodes = {charge.node_id for charge in charges_of(conn, instance_uuid)}
-    for node_id in sorted(nodes):
-        _lock_node(conn, node_id)
+    nodes = lock_nodes(conn, charges_of(conn, instance_uuid))
     # Read again, and locked: what a charge counts for, and who pays it, may have changed while nodes were waited for.
     found = locked_charges_of(conn, instance_uuid)
-    if not {charge.node_id for charge in found} <= nodes:
+    if not {charge.node_id for charge in found} <= nodes.keys():
         raise ChargeMovedError(instance_uuid)
     gone = [charge for charge in found if delete_charge(conn, charge)]
     if found and charges_of(conn, instance_uuid):
@@ -108,7 +117,7 @@ def release_in(
     clamped: list[tuple[str, int]] = []
     change = totals.Change()
     for charge in gone:
-        change += credit_node(conn, charge, clamped)
+        change += credit_node(conn, charge, nodes[charge.node_id], clamped)
     if rows is not None:
         rows(conn)
     # Claims before the cluster, whatever pays: that is the lock order.
@@ -157,7 +166,13 @@ def charge_of(row: RowMapping) -> Charge:
     )
 
 
-def _lock_node(conn: Connection, node_id: int) -> RowMapping | None:
+def lock_nodes(conn: Connection, held: Iterable[Charge]) -> dict[int, RowMapping | None]:
+    """Lock the rows of the nodes that hold these charges, by id, and return them; None: a node has no row."""
+    return {node_id: lock_node(conn, node_id) for node_id in sorted({charge.node_id for charge in held})}
+
+
+def lock_node(conn: Connection, node_id: int) -> RowMapping | None:
+    """Lock a node's row and return it; None: it has none."""
     return NODE_ROW.run(conn, node_id=node_id).mappings().first()
 
 
@@ -166,13 +181,14 @@ def delete_charge(conn: Connection, charge: Charge) -> bool:
     return DELETE_CHARGE.run(conn, charge_id=charge.charge_id, node_id=charge.node_id).rowcount == 1
 
 
-def credit_node(conn: Connection, charge: Charge, clamped: list[tuple[str, int]] | None = None) -> totals.Change:
-    """Credit a deleted charge to its node's row (locked by the caller). Return what that changes in the totals.
+def credit_node(
+    conn: Connection, charge: Charge, before: RowMapping | None, clamped: list[tuple[str, int]]
+) -> totals.Change:
+    """Credit a deleted charge to its node's row, as the caller locked it. Return what that changes in the totals.
 
     Its GPUs are free again: those of this node only. Counters that held less than the charge are floored and noted in
     `clamped` with the missing amount.
     """
-    before = _lock_node(conn, charge.node_id)
     if charge.gpus.count:
         gpus.give_back(conn, charge)
     if before is None:
@@ -186,7 +202,7 @@ def credit(
     before: RowMapping,
     amounts: Amounts,
     was_pending: tuple[int, int],
-    clamped: list[tuple[str, int]] | None = None,
+    clamped: list[tuple[str, int]],
     *,
     sleepy: bool = False,
 ) -> totals.Change:
@@ -200,11 +216,10 @@ def credit(
         sleepy_memory_mb=amounts.memory_mb if sleepy else 0,
     )
     short = [(name, getattr(amounts, name) - before[f"used_{name}"]) for name in DIMENSIONS]
-    if clamped is not None:
-        clamped += [(f"node {before['node_id']} used_{name}", missing) for name, missing in short if missing > 0]
+    clamped += [(f"node {before['node_id']} used_{name}", missing) for name, missing in short if missing > 0]
     if before["counted"]:
         return totals.Change()
-    return totals.difference(before, _lock_node(conn, before["node_id"]))
+    return totals.difference(before, lock_node(conn, before["node_id"]))
 
 
 def credit_payer(conn: Connection, charge: Charge) -> list[tuple[str, int]]:
