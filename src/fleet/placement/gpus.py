@@ -119,22 +119,24 @@ def read_inventory(reader: Reader, form: Mapping[str, Any], path: str) -> GpuInv
     """Return the inventory of a document's node; malformed parts are problems with their paths."""
     if not form:
         return NO_GPUS
-    devices: list[GpuDevice] = []
-    slices: list[MigInstance] = []
+    devices: dict[str, GpuDevice] = {}
+    slices: dict[str, MigInstance] = {}
     for at, item in enumerate(_listed(reader, form.get("gpus"), f"{path}.gpus")):
-        devices.append(_device(reader, reader.mapping(item, f"{path}.gpus[{at}]"), f"{path}.gpus[{at}]"))
+        where = f"{path}.gpus[{at}]"
+        devices[where] = _device(reader, reader.mapping(item, where), where)
     for at, item in enumerate(_listed(reader, form.get("mig_instances"), f"{path}.mig_instances")):
         where = f"{path}.mig_instances[{at}]"
-        slices.append(_slice(reader, reader.mapping(item, where), where))
-    _refuse_twins(reader, [*(one.uuid for one in devices), *(one.uuid for one in slices)], path)
+        slices[where] = _slice(reader, reader.mapping(item, where), where)
+    uuids = {where: one.uuid for where, one in devices.items()} | {where: one.uuid for where, one in slices.items()}
+    _refuse_twins(reader, uuids)
     return GpuInventory(
         count=reader.whole(form.get("gpu_count"), f"{path}.gpu_count", FIGURE_MAX) or 0,
         used=reader.whole(form.get("gpu_count_used"), f"{path}.gpu_count_used", FIGURE_MAX) or 0,
         kind=reader.text(form.get("gpu_kind"), f"{path}.gpu_kind"),
         profiles=_counts(reader, form.get("mig_profiles"), f"{path}.mig_profiles"),
         profiles_used=_counts(reader, form.get("mig_profiles_used"), f"{path}.mig_profiles_used"),
-        devices=tuple(devices),
-        instances=tuple(slices),
+        devices=tuple(devices.values()),
+        instances=tuple(slices.values()),
     )
 
 
@@ -171,10 +173,9 @@ def _counts(reader: Reader, value: object, path: str) -> dict[str, int]:
     }
 
 
-def _refuse_twins(reader: Reader, uuids: Sequence[str], path: str) -> None:
-    told = {str(place): uuid for place, uuid in enumerate(uuids) if uuid}
-    for place in twins(told):
-        reader.problem(f"{path}.gpus", f"{told[place]!r} is listed twice")
+def _refuse_twins(reader: Reader, uuids: Mapping[str, str]) -> None:
+    for place, first in twins({place: uuid for place, uuid in uuids.items() if uuid}).items():
+        reader.problem(f"{place}.uuid", f"{uuids[place]!r} is the uuid of {first} already")
 
 
 def inventory_form(inventory: GpuInventory) -> dict[str, Any]:

@@ -273,6 +273,7 @@ def with_instance(**changes: Any) -> dict[str, Any]:
         (with_node(gpus={}), "nodes[0].gpus"),
         (with_node(gpus=[1]), "nodes[0].gpus[0]"),
         (with_node(gpu_count="1"), "nodes[0].gpu_count"),
+        (with_node(gpus=[{"uuid": "G"}], mig_instances=[{"uuid": "G"}]), "nodes[0].mig_instances[0].uuid"),
         (with_instance(uuid=""), "instances[0].uuid"),
         (with_instance(cpus=-1), "instances[0].cpus"),
         (with_instance(memory_mb=1.5), "instances[0].memory_mb"),
