@@ -84,7 +84,7 @@ TABLE: Final[tuple[tuple[Mapping[str, Any], str, str], ...]] = (
     (
         {"strategy": "Best Fit"},
         "strategy",
-        "'Best Fit' is not a strategy's name: 1 to 63 lower-case letters, digits and dashes",
+        "'Best Fit' is not a strategy's name: 1 to 63 lower-case letters, digits, '_' and '-', with a letter or digit at both ends",
     ),
     (
         {"gpu_kind": "k" * 129},

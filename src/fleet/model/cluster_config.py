@@ -34,18 +34,24 @@ from fleet.model.config_value import (
 ClusterValue: TypeAlias = Decimal | int | bool | str | None
 
 PREFIX: Final = "SHAKENFIST_"
-_NAME = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?", re.ASCII)
+STRATEGY_SYNTAX: Final = "1 to 63 lower-case letters, digits, '_' and '-', with a letter or digit at both ends"
+_STRATEGY = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?", re.ASCII)
+
+
+def is_strategy_name(text: str) -> bool:
+    """Return whether a strategy may be called so; whether there is one, the registry of strategies knows."""
+    return _STRATEGY.fullmatch(text) is not None
 
 
 def _strategy_name() -> Parser:
     # Strategies may come from elsewhere by entry point, so only the form is judged here; whoever stores the value
     # asks the registry of strategies whether the name exists.
     def read(text: str) -> str:
-        if not _NAME.fullmatch(text):
+        if not is_strategy_name(text):
             raise ValueError("is not a strategy's name")
         return text
 
-    return Parser("the name of a strategy: 1 to 63 lower-case letters, digits and dashes", read)
+    return Parser(f"the name of a strategy: {STRATEGY_SYNTAX}", read)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

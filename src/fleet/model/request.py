@@ -30,6 +30,7 @@ from pydantic import (
 from fleet.model.affinity import AffinitySpec, parse_affinity
 from fleet.model.arch import parse_arch
 from fleet.model.body_problems import parsed, problems_of, refusal
+from fleet.model.cluster_config import STRATEGY_SYNTAX, is_strategy_name
 from fleet.model.findings import Findings, kind_of, refusal_of, shown, step
 from fleet.model.gpu import parse_kind, parse_profile, profile_problem
 from fleet.model.gpu_inventory import GpuAsk
@@ -43,7 +44,6 @@ AMOUNT_MAX = 2**40
 CPUS_MAX = 1_000_000
 TAGS_MAX = 64
 _NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")
-_STRATEGY = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?", re.ASCII)
 _AFFINITY = "affinity"
 
 
@@ -82,8 +82,8 @@ def _region(text: str) -> str:
 
 
 def _strategy(text: str) -> str:
-    if text and not _STRATEGY.fullmatch(text):
-        raise ValueError(f"{shown(text)} is not a strategy's name: 1 to 63 lower-case letters, digits and dashes")
+    if text and not is_strategy_name(text):
+        raise ValueError(f"{shown(text)} is not a strategy's name: {STRATEGY_SYNTAX}")
     return text
 
 
