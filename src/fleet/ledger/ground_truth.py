@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from fleet.ledger import admission, charges, events, release
 from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database, Sql
-from fleet.model.admission import AlreadyPlaced
+from fleet.model.admission import Admitted
 from fleet.model.gpu_inventory import NO_GPUS_ASKED
 from fleet.model.resources import DIMENSIONS, Amounts, DimensionFigure
 
@@ -68,7 +68,8 @@ def record(db: Database, seen: Sighting) -> Recorded:
         sleepy=held[0].sleepy if held else False,
     )
     outcome = admission.admit(db, ask, rows=lambda conn: _note(conn, seen, previous=[c.node_id for c in held]))
-    if isinstance(outcome, AlreadyPlaced):
+    if not isinstance(outcome, Admitted):
+        # Somebody else charged it, or is just doing so: nothing of this was written, and the next sighting looks again.
         return Recorded(changed=False)
     return Recorded(changed=True, over=_over(db, seen))
 

@@ -20,7 +20,7 @@ TAKE = Sql("""
     UPDATE leases SET holder = :holder, number = number + 1, expires_at = {now} + :seconds * 1000000
     WHERE name = :name AND expires_at <= {now}
 """)
-READ = Sql("SELECT holder, number, expires_at, {now} AS now_us FROM leases WHERE name = :name")
+READ = Sql("SELECT number FROM leases WHERE name = :name")
 RENEW = Sql("""
     UPDATE leases SET expires_at = {now} + :seconds * 1000000
     WHERE name = :name AND holder = :holder AND number = :number
@@ -46,9 +46,15 @@ def acquire(db: Database, name: str, holder: str, seconds: int) -> Lease | None:
     """Take the lease if nobody holds it (any more); None when somebody does."""
 
     def take(conn: Connection) -> Lease | None:
-        MAKE.run(conn, name=name)
-        if TAKE.run(conn, name=name, holder=holder, seconds=seconds).rowcount == 0:
-            return None
+        binds = {"name": name, "holder": holder, "seconds": seconds}
+        if TAKE.run(conn, binds).rowcount == 0:
+            # Made only where it is missing: an INSERT that finds the row shares its lock, and two that share it and
+            # want it for themselves are a deadlock.
+            if READ.run(conn, name=name).first() is not None:
+                return None
+            MAKE.run(conn, name=name)
+            if TAKE.run(conn, binds).rowcount == 0:
+                return None
         return Lease(name, holder, int(READ.run(conn, name=name).one().number))
 
     return db.unit(take)

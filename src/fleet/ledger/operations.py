@@ -14,7 +14,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from fleet.ledger import events, instances
-from fleet.ledger.database import Batch, Database, Sql
+from fleet.ledger.database import Batch, Database, Sql, SqlOfLists
 from fleet.model.errors import Conflict, NotFound
 from fleet.model.lifecycle import InstanceState, OperationKind, OperationState
 
@@ -104,10 +104,10 @@ _PENDING_DUE = Sql(
     f"""{_FROM} WHERE o.state = 'pending' AND o.next_attempt_at <= {{now}} - :grace AND o.uuid > :after
     ORDER BY o.uuid LIMIT :limit"""
 )
-_WAITING = """
+_WAITING = SqlOfLists("""
     SELECT node_id, COUNT(*) AS waiting FROM operations
-    WHERE node_id IN ({ids}) AND state = 'pending' AND next_attempt_at <= {{now}} GROUP BY node_id
-"""
+    WHERE node_id IN ({nodes}) AND state = 'pending' AND next_attempt_at <= {now} GROUP BY node_id
+""")
 _EXPIRED = Sql(
     f"""{_FROM} WHERE o.state = 'running' AND o.lease_expires_at < {{now}} AND o.uuid > :after
     ORDER BY o.uuid LIMIT :limit"""
@@ -232,13 +232,11 @@ def due(db: Database, limit: int, *, after: str = "", grace_seconds: float = 0) 
 
 def waiting(db: Database, node_ids: Collection[int]) -> dict[int, int]:
     """How many operations of each of these nodes are due and in no worker's hands."""
-    ids = ", ".join(str(int(node_id)) for node_id in node_ids)
     counts = dict.fromkeys(node_ids, 0)
     if not counts:
         return counts
     with db.read() as conn:
-        rows = Sql(_WAITING.format(ids=ids)).run(conn)
-        return counts | {int(row.node_id): int(row.waiting) for row in rows}
+        return counts | {int(row.node_id): int(row.waiting) for row in _WAITING.run(conn, {"nodes": node_ids})}
 
 
 def get(db: Database, uuid: str) -> OperationView | None:
