@@ -137,6 +137,7 @@ ADMIN_VERBS = (
     ("GET", "/admin/config/CPU_OVERCOMMIT_RATIO"),
     ("GET", "/admin/config/NO_SUCH_KEY"),
     ("PUT", "/admin/config/CPU_OVERCOMMIT_RATIO"),
+    ("DELETE", "/admin/config/CPU_OVERCOMMIT_RATIO"),
 )
 
 

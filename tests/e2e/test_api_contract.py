@@ -85,6 +85,7 @@ def test_a_whole_story_is_answered_in_the_documented_shapes(
     step("GET", "/admin/config")
     step("GET", "/admin/config/{key}", key="SCHEDULER_TARGET_LOAD")
     step("PUT", "/admin/config/{key}", {"value": 0.75}, key="SCHEDULER_TARGET_LOAD")
+    step("DELETE", "/admin/config/{key}", key="SCHEDULER_TARGET_LOAD")
     step("POST", "/nodes/{name}/cordon", name=node)
     step("POST", "/nodes/{name}/uncordon", name=node)
     step("GET", "/nodes/{name}/events", name=node)

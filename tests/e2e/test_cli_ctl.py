@@ -24,6 +24,43 @@ def test_ctl_reads_and_sets_the_clusters_configuration(fleet: Callable[..., Ende
     assert "CPU_OVERCOMMIT_RATIO" in listed
 
 
+def test_ctl_says_who_changed_a_key_last_and_gives_the_default_back(
+    fleet: Callable[..., Ended], served: Served, admin: As, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = ("--config", str(served.config), "--json")
+    monkeypatch.setattr("os.getuid", lambda: 0)
+    monkeypatch.setenv("SUDO_USER", "ann")
+    monkeypatch.setattr("platform.node", lambda: "control-1")
+
+    fleet("ctl", "set-config", "DECISIONS_RETENTION_DAYS", "31", *where)
+    shown = fleet("ctl", "get-config", "DECISIONS_RETENTION_DAYS", *where).json
+    admin.put("/admin/config/DECISIONS_RETENTION_DAYS", {"value": 32})
+    taken = admin.get("/admin/config/DECISIONS_RETENTION_DAYS").json()
+    reset = fleet("ctl", "unset-config", "decisions_retention_days", *where)
+    again = admin.get("/admin/config/DECISIONS_RETENTION_DAYS").json()
+
+    assert (shown["value"], shown["is_set"], shown["updated_by"]) == ("31", True, "ctl:ann@control-1")
+    assert (taken["value"], taken["updated_by"].partition("/")[0]) == ("32", "system")
+    assert reset.code == 0, reset
+    assert (again["value"], again["is_set"], again["updated_by"]) == ("30", False, "ctl:ann@control-1")
+    assert again["updated_at"] > taken["updated_at"]
+
+
+def test_a_key_is_reset_over_http_and_a_wrong_one_is_told_where_it_belongs(admin: As) -> None:
+    admin.put("/admin/config/EVENTS_RETENTION_DAYS", {"value": "91"})
+
+    reset = admin.delete("/admin/config/EVENTS_RETENTION_DAYS")
+
+    assert reset.status_code == 200
+    assert (reset.json()["value"], reset.json()["is_set"]) == ("90", False)
+    for method in ("put", "delete"):
+        body = ({"value": "x"},) if method == "put" else ()
+        for key, said in (("NODE_LABELS", "/etc/sf/config"), ("SPAWN_COMMAND", "never over the API")):
+            refused = getattr(admin, method)(f"/admin/config/{key}", *body)
+            assert refused.status_code == 400
+            assert said in refused.json()["detail"]
+
+
 REFUSED_CONFIG: tuple[tuple[str, str, str], ...] = (
     ("NODE_LABELS", "a=b", "/etc/sf/config"),
     ("SPAWN_COMMAND", "/bin/true", "control node"),

@@ -5,35 +5,28 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from starlette.responses import Response
 
 from fleet.model.errors import InvalidRequest
+from fleet.model.moment import iso
 
 LIMIT_DEFAULT: Final = 100
 LIMIT_MAX: Final = 1000
 CURSOR_CHARACTERS_MAX: Final = 128
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _POSITION: Final = re.compile(r"(\d{1,18})\.([0-9a-f-]{36})", re.ASCII)
 _PLACE: Final = re.compile(r"(\d{1,18})(?:\.(\d{1,6}))?", re.ASCII)
 _NUMBER: Final = re.compile(r"\d{1,18}", re.ASCII)
 
 T = TypeVar("T")
+__all__ = ["LIMIT_DEFAULT", "LIMIT_MAX", "answer", "iso", "number", "page", "place", "position"]
 
 
 def answer(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return plain values as JSON. Reals become JSON numbers: they are shown, not reckoned with."""
     body = json.dumps(content, default=float, ensure_ascii=False, separators=(",", ":")).encode()
     return Response(body, status, headers=headers, media_type="application/json")
-
-
-def iso(at_us: int | None) -> str | None:
-    """Return database microseconds as `2026-11-29T12:00:00.000000Z`."""
-    if at_us is None:
-        return None
-    return (_EPOCH + timedelta(microseconds=at_us)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def page(

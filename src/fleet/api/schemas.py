@@ -335,13 +335,15 @@ class DecisionLine(BaseModel):
 
 
 class ConfigAnswer(BaseModel):
-    """One cluster-wide key; `updated_at` null: never set."""
+    """One cluster-wide key; `is_set` false: the default holds. Who changed it last, and when, where that is known."""
 
     key: str
     value: str
     default: str
     meaning: str
+    is_set: bool
     updated_at: str | None
+    updated_by: str | None
 
 
 class ConfigBody(BaseModel):

@@ -223,7 +223,12 @@ namespace_keys = Table(
     Column("name", Name, primary_key=True),
     Column("key_hash", String(255), nullable=False),
     Column("created_at", Moment, nullable=False),
-    Column("expires_at", Moment, nullable=True),
+    Column("expires_at", Moment, nullable=True, index=True),
+    # A rotated key's former secret is good until `former_ends_at`; `selector` is of the new one, and tells them apart.
+    Column("selector", String(16), nullable=False, server_default=""),
+    Column("former_hash", String(255), nullable=False, server_default=""),
+    Column("former_created_at", Moment, nullable=True),
+    Column("former_ends_at", Moment, nullable=True),
     **TABLE_OPTIONS,
 )
 
@@ -389,6 +394,7 @@ config = Table(
     Column("name", String(64), primary_key=True),
     Column("value", String(1000), nullable=False),
     Column("updated_at", Moment, nullable=False),
+    Column("updated_by", String(255), nullable=False, server_default=""),
     **TABLE_OPTIONS,
 )
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fleet.ledger import cluster_config
 from fleet.ledger.cluster_config import ConfigEntry
 from fleet.ledger.database import Database
 from fleet.model.cluster_config import cluster_key, parse_cluster_value
+from fleet.model.moment import iso
 from fleet.placement.stage import strategy_named
 from fleet.services.supported import refuse_unsupported_setting
 
@@ -21,12 +24,11 @@ def get(db: Database, key: str) -> ConfigEntry:
     Raises:
         ConfigError: no such key; a node-local one is told where it belongs.
     """
-    name = cluster_key(key).name
-    return next(entry for entry in cluster_config.listing(db) if entry.key == name)
+    return cluster_config.entry(db, key)
 
 
-def put(db: Database, key: str, value: str) -> ConfigEntry:
-    """Set one key from text.
+def put(db: Database, key: str, value: str, *, by: str) -> ConfigEntry:
+    """Set one key from text, with an event that says who did it; a value that it has already is no event.
 
     Raises:
         ConfigError: no such key, or a value that is not acceptable.
@@ -38,4 +40,26 @@ def put(db: Database, key: str, value: str) -> ConfigEntry:
     if name == "PLACEMENT_STRATEGY":
         # The table checks the form; only the strategies themselves know their names.
         strategy_named(str(parsed), name)
-    return cluster_config.store(db, key, value)
+    return cluster_config.store(db, key, value, by=by)
+
+
+def reset(db: Database, key: str, *, by: str) -> ConfigEntry:
+    """Let one key have its default again, with an event that says who did it.
+
+    Raises:
+        ConfigError: no such key.
+    """
+    return cluster_config.reset(db, key, by=by)
+
+
+def shown(entry: ConfigEntry) -> dict[str, Any]:
+    """Return a key as it is answered."""
+    return {
+        "key": entry.key,
+        "value": entry.value,
+        "default": entry.default,
+        "is_set": entry.is_set,
+        "updated_at": iso(entry.updated_at_us),
+        "updated_by": entry.updated_by or None,
+        "meaning": entry.meaning,
+    }

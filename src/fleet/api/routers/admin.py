@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path
 from starlette.responses import Response
 
-from fleet.api.answers import answer, iso
+from fleet.api.answers import answer
 from fleet.api.bodies import StrictRoute
 from fleet.api.dependencies import AdminDep, ServicesDep
 from fleet.api.schemas import Anything, ConfigAnswer, ConfigBody, Page, documented
-from fleet.ledger.cluster_config import ConfigEntry
 from fleet.ledger.verify import verify
 from fleet.services import cluster_config, views
 from fleet.services.saved_snapshot import with_instances
 
 router = APIRouter(prefix="/admin", route_class=StrictRoute, tags=["admin"])
 KeyPath = Annotated[str, Path(max_length=64, pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
-
-
-def show(entry: ConfigEntry) -> dict[str, Any]:
-    """A key as it is answered."""
-    return {
-        "key": entry.key,
-        "value": entry.value,
-        "default": entry.default,
-        "meaning": entry.meaning,
-        "updated_at": iso(entry.updated_at_us),
-    }
 
 
 @router.get("/resources", responses=documented(403, success=Anything), response_model=None)
@@ -60,20 +48,28 @@ def verify_ledger(*, services: ServicesDep, caller: AdminDep) -> Response:
 @router.get("/config", responses=documented(403, success=Page[ConfigAnswer]), response_model=None)
 def list_config(*, services: ServicesDep, caller: AdminDep) -> Response:
     """Every cluster-wide key."""
-    items = [show(entry) for entry in cluster_config.listing(services.database)]
+    items = [cluster_config.shown(entry) for entry in cluster_config.listing(services.database)]
     return answer({"items": items, "next_cursor": None})
 
 
 @router.get("/config/{key}", responses=documented(403, 404, success=ConfigAnswer), response_model=None)
 def show_config(*, services: ServicesDep, caller: AdminDep, key: KeyPath) -> Response:
     """One key; a node-local one is told where it belongs."""
-    return answer(show(cluster_config.get(services.database, key)))
+    return answer(cluster_config.shown(cluster_config.get(services.database, key)))
 
 
 @router.put("/config/{key}", responses=documented(403, 404, success=ConfigAnswer), response_model=None)
 def put_config(*, services: ServicesDep, caller: AdminDep, key: KeyPath, body: ConfigBody) -> Response:
     """Set one key. All processes follow within `SCHEDULER_CACHE_TIMEOUT` seconds, this one at once."""
     text = str(body.value).lower() if isinstance(body.value, bool) else str(body.value)
-    entry = cluster_config.put(services.database, key, text)
+    entry = cluster_config.put(services.database, key, text, by=caller.by)
     services.context.configuration.forget()
-    return answer(show(entry))
+    return answer(cluster_config.shown(entry))
+
+
+@router.delete("/config/{key}", responses=documented(403, 404, success=ConfigAnswer), response_model=None)
+def reset_config(*, services: ServicesDep, caller: AdminDep, key: KeyPath) -> Response:
+    """Let one key have its default again; the answer is the key as it is now."""
+    entry = cluster_config.reset(services.database, key, by=caller.by)
+    services.context.configuration.forget()
+    return answer(cluster_config.shown(entry))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
+import pwd
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -20,11 +23,11 @@ from fleet.cli.output import console
 from fleet.cli.steps import steps
 
 if TYPE_CHECKING:
-    from fleet.ledger.cluster_config import ConfigEntry
     from fleet.ledger.database import Database
 
 app = typer.Typer(help="On a control node: the cluster's configuration and the ledger itself.", no_args_is_help=True)
 Config = Annotated[Path | None, typer.Option(help="The configuration file; default /etc/sf/config")]
+CONFIG_COLUMNS: Final = ("key", "value", "default", "updated_at", "updated_by", "meaning")
 Key = Annotated[str, typer.Argument(help="A cluster-wide key")]
 
 
@@ -47,11 +50,20 @@ def set_config(
     value: Annotated[str, typer.Argument(help="Its new value")],
     config: Config = None,
 ) -> None:
-    """Set a cluster-wide key; every process follows within seconds."""
+    """Set a cluster-wide key; every process follows within SCHEDULER_CACHE_TIMEOUT seconds."""
     from fleet.services import cluster_config
 
     with _database(config) as database:
-        shell_of(ctx).output.record(_shown(cluster_config.put(database, key, value)))
+        shell_of(ctx).output.record(cluster_config.shown(cluster_config.put(database, key, value, by=operator())))
+
+
+@app.command("unset-config")
+def unset_config(ctx: typer.Context, key: Key, config: Config = None) -> None:
+    """Let a cluster-wide key have its default again."""
+    from fleet.services import cluster_config
+
+    with _database(config) as database:
+        shell_of(ctx).output.record(cluster_config.shown(cluster_config.reset(database, key, by=operator())))
 
 
 @app.command("get-config")
@@ -60,15 +72,15 @@ def get_config(
     key: Annotated[str | None, typer.Argument(help="A cluster-wide key; left out: all of them")] = None,
     config: Config = None,
 ) -> None:
-    """Show the cluster-wide keys, or one."""
+    """Show the cluster-wide keys, or one: value, default, who changed it last and when."""
     from fleet.services import cluster_config
 
     output = shell_of(ctx).output
     with _database(config) as database:
         if key is not None:
-            output.record(_shown(cluster_config.get(database, key)))
+            output.record(cluster_config.shown(cluster_config.get(database, key)))
             return
-        output.listing([_shown(entry) for entry in cluster_config.listing(database)], ("key", "value", "meaning"))
+        output.listing([cluster_config.shown(entry) for entry in cluster_config.listing(database)], CONFIG_COLUMNS)
 
 
 @app.command("migrate-db")
@@ -184,5 +196,12 @@ def find_weighted_affinity(ctx: typer.Context, config: Config = None) -> None:
         output.say("no instance uses weights")
 
 
-def _shown(entry: ConfigEntry) -> dict[str, Any]:
-    return {"key": entry.key, "value": entry.value, "default": entry.default, "meaning": entry.meaning}
+def operator() -> str:
+    """Name the operator in audit events: who logged in, also behind sudo, and where."""
+    name = os.environ.get("SUDO_USER", "") if os.getuid() == 0 else ""
+    if not name:
+        try:
+            name = pwd.getpwuid(os.getuid()).pw_name
+        except KeyError:
+            name = f"uid{os.getuid()}"
+    return f"ctl:{name}@{platform.node() or 'localhost'}"
