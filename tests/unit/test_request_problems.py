@@ -84,7 +84,10 @@ TABLE: Final[tuple[tuple[Mapping[str, Any], str, str], ...]] = (
     (
         {"strategy": "Best Fit"},
         "strategy",
-        "'Best Fit' is not a strategy's name: 1 to 63 lower-case letters, digits, '_' and '-', with a letter or digit at both ends",
+        (
+            "'Best Fit' is not a strategy's name: 1 to 63 lower-case letters, digits, '_' and '-', "
+            "with a letter or digit at both ends"
+        ),
     ),
     (
         {"gpu_kind": "k" * 129},
