@@ -16,7 +16,7 @@ from fleet.model.request import PlacementRequest
 from fleet.queue.jobs import WakeUp
 from fleet.services import placed_event
 from fleet.services.context import Context
-from fleet.services.place import Placing, Refusal, place
+from fleet.services.place import Placed, Placing, Refusal, place
 from fleet.services.replacing import made_with
 
 PLACEMENT_ATTEMPTS_MAX = 3
@@ -73,18 +73,23 @@ def redirect(ctx: Context, leased: LeasedOperation, reason: str) -> str | None:
         source=leased.node_id,
         charged=held[0],
     )
-    try:
-        placed = place(ctx, placing)
-    except _Stopped:
-        return None
-    except StrategyUnavailable as missing:
-        # A package that this machine lacks must not end the create: it goes on where it is.
-        placed = Refusal(missing.code, missing.detail)
+    placed = _placed(ctx, placing)
     if isinstance(placed, Refusal):
         placed_event.record_refused(ctx.database, instance.uuid, placed, previous_node=leased.node, reason=reason)
         return None
-    if placed.node_id == leased.node_id:
+    if placed is None or placed.node_id == leased.node_id:
         return None
     ctx.fault("worker_after_redirect")
     ctx.wake(WakeUp(leased.uuid, placed.node_id, leased.number))
     return placed.node
+
+
+def _placed(ctx: Context, placing: Placing) -> Placed | Refusal | None:
+    """Place it again; None: it was stopped."""
+    try:
+        return place(ctx, placing)
+    except _Stopped:
+        return None
+    except StrategyUnavailable as missing:
+        # A package that this machine lacks must not end the create: it goes on where it is.
+        return Refusal(missing.code, missing.detail)
