@@ -12,9 +12,20 @@ from typing import Any, Final
 
 from fleet.cli.output import Output, plain
 from fleet.cli.rule_words import is_rule, rule_words
+from fleet.cli.session import Shell
 
 SHOWN_MAX: Final = 8
+EVENTS_MAX: Final = 1000
 COLUMNS: Final = ("at", "level", "message", "payload")
+
+
+def youngest_events(shell: Shell, path: str) -> list[dict[str, Any]]:
+    """Return the youngest events of a timeline, oldest first; people are told when there are older ones."""
+    found = shell.get(path, limit=EVENTS_MAX, newest_first=True)
+    if found["next_cursor"] is not None:
+        shell.output.say(f"… older events are left out: these are the youngest {EVENTS_MAX}", style="dim")
+    events: list[dict[str, Any]] = found["items"]
+    return events[::-1]
 
 
 def tell(output: Output, events: Sequence[Mapping[str, Any]]) -> None:

@@ -13,14 +13,13 @@ from fleet.cli.commands.asking import Asked, ask_for, body_of, shell_of, show_de
 from fleet.cli.outcome import Refused
 from fleet.cli.output import console
 from fleet.cli.session import Shell
-from fleet.cli.told_events import tell
+from fleet.cli.told_events import tell, youngest_events
 
 app = typer.Typer(help="Create, look at and delete instances.", no_args_is_help=True)
 
 COLUMNS: Final = ("uuid", "name", "namespace", "state", "node", "cpus", "memory_mb", "disk_gb", "created_at")
 POLL_SECONDS: Final = 0.25
 WAIT_SECONDS: Final = 300
-EVENTS_MAX: Final = 1000
 Uuid = Annotated[str, typer.Argument(help="The instance's uuid")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is done, showing progress")]
 WaitSeconds = Annotated[int, typer.Option(min=1, max=86_400, help="With --wait: for at most so long")]
@@ -88,10 +87,7 @@ def show(ctx: typer.Context, uuid: Uuid) -> None:
 def events(ctx: typer.Context, uuid: Uuid) -> None:
     """Show what happened to an instance, oldest first, each stage of its placings included; --json has all figures."""
     shell = shell_of(ctx)
-    found = shell.get(f"/instances/{uuid_of(uuid, 'instance')}/events", limit=EVENTS_MAX, newest_first=False)
-    tell(shell.output, found["items"])
-    if found["next_cursor"] is not None:
-        shell.output.say(f"… more than {EVENTS_MAX} events; the youngest are not shown", style="dim")
+    tell(shell.output, youngest_events(shell, f"/instances/{uuid_of(uuid, 'instance')}/events"))
 
 
 @app.command()

@@ -11,6 +11,7 @@ from fleet.cli.commands.asking import DIGITS_MAX, pairs, shell_of
 from fleet.cli.commands.settings import settings_of
 from fleet.cli.outcome import Misused, not_there_yet
 from fleet.cli.session import Shell, segment
+from fleet.cli.told_events import youngest_events
 from fleet.config import Settings
 
 app = typer.Typer(help="Register nodes, look at them, say which take instances.", no_args_is_help=True)
@@ -19,7 +20,6 @@ COLUMNS: Final = (
     *("name", "state", "scheduling", "sample_age_seconds"),
     *("cpus", "memory_mb", "disk_gb", "instances"),
 )
-EVENTS_MAX: Final = 1000
 Name = Annotated[str, typer.Argument(help="The node's name")]
 Labels = Annotated[list[str] | None, typer.Option("--label", metavar="K=V", help="A label; give all of them")]
 MoreLabels = Annotated[
@@ -137,8 +137,8 @@ def remove(ctx: typer.Context, name: Name) -> None:
 def events(ctx: typer.Context, name: Name) -> None:
     """Show what happened to a node, oldest first."""
     shell = shell_of(ctx)
-    found = shell.get(f"/nodes/{segment(name)}/events", limit=EVENTS_MAX, newest_first=False)
-    shell.output.listing(found["items"], ("at", "level", "message", "payload"), title="events")
+    found = youngest_events(shell, f"/nodes/{segment(name)}/events")
+    shell.output.listing(found, ("at", "level", "message", "payload"), title="events")
 
 
 @app.command()

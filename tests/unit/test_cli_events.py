@@ -1,0 +1,51 @@
+"""Events as people read them: the youngest, oldest first, below their day."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fleet.cli.output import Form, Output
+from fleet.cli.session import Shell
+from fleet.cli.told_events import EVENTS_MAX, tell, youngest_events
+
+
+def an_event(at: str, message: str, **payload: Any) -> dict[str, Any]:
+    return {"at": at, "level": "info", "message": message, "payload": payload}
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_of_many_events_the_youngest_are_shown_and_what_is_left_out_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], older: bool
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def get(_shell: Shell, _path: str, **query: Any) -> dict[str, Any]:
+        asked.append(query)
+        return {"items": [{"id": 3}, {"id": 2}], "next_cursor": "2" if older else None}
+
+    monkeypatch.setattr(Shell, "get", get)
+    found = youngest_events(Shell(Output(Form.HUMAN), "", "system", None, {}), "/instances/i/events")
+
+    assert [event["id"] for event in found] == [2, 3]
+    assert asked == [{"limit": EVENTS_MAX, "newest_first": True}]
+    assert ("older events are left out" in capsys.readouterr().out) is older
+
+
+def test_each_day_is_written_once_above_its_events(capsys: pytest.CaptureFixture[str]) -> None:
+    events = [
+        an_event("2026-11-29T23:59:59.000001Z", "first", node="a"),
+        an_event("2026-11-29T23:59:59.000002Z", "second"),
+        an_event("2026-11-30T00:00:00.000000Z", "third"),
+    ]
+
+    tell(Output(Form.HUMAN), events)
+
+    assert capsys.readouterr().out.splitlines() == [
+        "2026-11-29 (UTC)",
+        "23:59:59.000001 first: node a",
+        "23:59:59.000002 second",
+        "2026-11-30 (UTC)",
+        "00:00:00.000000 third",
+    ]
