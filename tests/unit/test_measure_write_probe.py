@@ -1,4 +1,4 @@
-"""Write probes: real writes, bounded waits, and the way back to health."""
+"""Write probes: real writes and bounded waits."""
 
 from __future__ import annotations
 
@@ -7,23 +7,18 @@ import os
 import threading
 from pathlib import Path
 
-import pytest
-
-from fleet.measure import HealthGate, NodeHealth, ProbeResult, WriteProbe, probe_write
-
-GOOD = ProbeResult(path="/i", good=True)
-BAD = ProbeResult(path="/b", good=False, reason="No space left on device")
+from fleet.measure import WriteProbe
 
 
 def test_a_writable_folder_is_good_and_left_as_it_was(tmp_path: Path) -> None:
-    result = probe_write(str(tmp_path))
+    result = WriteProbe(str(tmp_path)).run()
 
     assert (result.good, result.reason, result.path) == (True, "", str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_folder_is_bad_with_its_reason(tmp_path: Path) -> None:
-    result = probe_write(str(tmp_path / "absent"))
+    result = WriteProbe(str(tmp_path / "absent")).run()
 
     assert not result.good
     assert result.reason == f"No such file or directory ({tmp_path / 'absent'})"
@@ -56,20 +51,3 @@ def test_a_blocked_file_system_is_bad_within_the_bound_and_probes_do_not_pile_up
     thread.join(30)
     assert probe.run().good
     assert len(attempts) == 2
-
-
-@pytest.mark.parametrize("rounds_before", [0, 3])
-def test_one_bad_probe_fails_the_node_and_three_good_rounds_bring_it_back(rounds_before: int) -> None:
-    gate = HealthGate()
-    for _ in range(rounds_before):
-        assert gate.observe([GOOD, GOOD]) is NodeHealth.GOOD
-
-    assert gate.observe([GOOD, BAD]) is NodeHealth.FAILED
-    assert [gate.observe([GOOD, GOOD]) for _ in range(3)] == [NodeHealth.FAILED, NodeHealth.FAILED, NodeHealth.GOOD]
-
-
-def test_a_bad_round_starts_the_count_again() -> None:
-    gate = HealthGate()
-    rounds = [BAD, GOOD, GOOD, BAD, GOOD, GOOD, GOOD]
-
-    assert [gate.observe([result]) for result in rounds][-2:] == [NodeHealth.FAILED, NodeHealth.GOOD]

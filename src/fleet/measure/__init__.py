@@ -22,7 +22,7 @@ from fleet.measure.sample import Sample, measure
 from fleet.measure.simulated import SimulatedFleet, SimulatedMachine
 from fleet.measure.simulated_node import SimulatedNode, nodes_from, read_nodes
 from fleet.measure.this_machine import ThisMachine
-from fleet.measure.write_probe import HealthGate, NodeHealth, ProbeResult, WriteProbe, probe_write
+from fleet.measure.write_probe import ProbeResult, WriteProbe
 
 __all__ = [
     "CpuCounts",
@@ -30,13 +30,11 @@ __all__ = [
     "DomainSource",
     "FilesystemFacts",
     "GpuReading",
-    "HealthGate",
     "HugePages",
     "HybridCpus",
     "Machine",
     "MachineGpus",
     "MemoryFacts",
-    "NodeHealth",
     "Paths",
     "ProbeResult",
     "Reservations",
@@ -49,7 +47,6 @@ __all__ = [
     "declared_gpus",
     "measure",
     "nodes_from",
-    "probe_write",
     "read_gpu_file",
     "read_nodes",
     "shortened",

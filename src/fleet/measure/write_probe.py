@@ -13,12 +13,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 TIMEOUT_SECONDS: Final = 5.0
-GOOD_PROBES_TO_RECOVER: Final = 3
 _CONTENT: Final = b"fleet write probe\n" * 64
 
 
@@ -30,11 +28,6 @@ class ProbeResult:
     good: bool
     reason: str = ""
     seconds: float = 0.0
-
-
-def probe_write(path: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> ProbeResult:
-    """Probe once. For repeated probes keep a `WriteProbe`, which never lets blocked ones pile up."""
-    return WriteProbe(path, timeout_seconds=timeout_seconds).run()
 
 
 class WriteProbe:
@@ -95,29 +88,3 @@ def write_and_read_back(path: str) -> None:
                 raise OSError(f"what was written under {path} does not read back")
     finally:
         Path(name).unlink()
-
-
-class NodeHealth(StrEnum):
-    """What the probes say of the node."""
-
-    GOOD = "good"
-    FAILED = "failed"
-
-
-class HealthGate:
-    """One bad probe fails the node; only three good rounds in a row bring it back."""
-
-    def __init__(self, *, good_to_recover: int = GOOD_PROBES_TO_RECOVER) -> None:
-        self._good_to_recover = good_to_recover
-        self._good_in_a_row = good_to_recover
-
-    @property
-    def health(self) -> NodeHealth:
-        """The node's health after the rounds so far; good before the first one."""
-        return NodeHealth.GOOD if self._good_in_a_row >= self._good_to_recover else NodeHealth.FAILED
-
-    def observe(self, results: list[ProbeResult]) -> NodeHealth:
-        """Count one round of probes over all paths."""
-        all_good = all(result.good for result in results)
-        self._good_in_a_row = min(self._good_to_recover, self._good_in_a_row + 1) if all_good else 0
-        return self.health
