@@ -29,6 +29,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from fleet.ledger.afterwards import Left, carry_out, collect
 from fleet.model.errors import BrokenPromise, DatabaseUnavailable
 
 R = TypeVar("R")
@@ -187,6 +188,11 @@ class Batch:
         self._conn = conn
         self._statements: list[tuple[Sql, Mapping[str, Any]]] = []
 
+    @property
+    def connection(self) -> Connection:
+        """Return the connection of its transaction."""
+        return self._conn
+
     def add(self, statement: Sql, params: Mapping[str, Any]) -> None:
         """Add a statement behind the others."""
         self._statements.append((statement, params))
@@ -337,8 +343,10 @@ class Database:
         """
         last: Exception | None = None
         in_doubt = False
+        in_doubt_left: list[Left] = []
         began = self._monotonic()
         for attempt in range(UNIT_ATTEMPTS_MAX):
+            left: list[Left] = []
             if attempt and self._monotonic() - began > UNIT_SECONDS_MAX:
                 break
             if attempt:
@@ -347,33 +355,38 @@ class Database:
                 if last is not None and on_lost is not None and trouble(last) is Trouble.LOST:
                     found = on_lost()
                     if found is not None:
+                        carry_out(in_doubt_left)
                         return found
-                    in_doubt = False
-                return self._once(work)
+                    in_doubt, in_doubt_left = False, []
+                result = self._once(work, left)
+                carry_out(left)
+                return result
             except DatabaseUnavailable as error:
                 raise (unavailable(last, in_doubt=True) if in_doubt else error) from error
             except (DBAPIError, PoolTimeout) as error:
-                in_doubt = in_doubt or _commit_lost(error)
+                if _commit_lost(error):
+                    in_doubt, in_doubt_left = True, left
                 if trouble(error) not in {Trouble.RETRY, Trouble.LOST}:
                     raise _final(error, in_doubt=in_doubt) from error
                 last = error
         raise unavailable(last, in_doubt=in_doubt) from last
 
-    def _once(self, work: Callable[[Connection], R]) -> R:
+    def _once(self, work: Callable[[Connection], R], left: list[Left]) -> R:
         if self.is_sqlite:
             if not self._turn.acquire(timeout=SQLITE_WAIT_SECONDS):
                 msg = f"the database file stayed locked for {SQLITE_WAIT_SECONDS} s; try again"
                 raise DatabaseUnavailable(msg)
             try:
-                return self._transaction(work)
+                return self._transaction(work, left)
             finally:
                 self._turn.release()
-        return self._transaction(work)
+        return self._transaction(work, left)
 
-    def _transaction(self, work: Callable[[Connection], R]) -> R:
+    def _transaction(self, work: Callable[[Connection], R], left: list[Left]) -> R:
         with self._writes.connect() as conn:
             committing = False
             try:
+                collect(conn, left)
                 result = work(conn)
                 committing = True
                 conn.commit()

@@ -1,5 +1,8 @@
 """The audit trail: rows, one timeline an object. Every correction, clamp, waiver, fallback and forced write is one.
 
+Each event is also a line of the log, once its transaction has committed: its message is the line's `event`, its payload
+are the line's fields. Where a process has no log (`fleet ctl`, a test), there is only the row.
+
 A search reads a bounded stretch of the trail for each page, whatever it looks for: a page may be short, or empty, and
 still name where the next one begins. Only a page without a `next_cursor` is the last.
 """
@@ -9,12 +12,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
+import structlog
 from sqlalchemy import Connection, Row
 
+from fleet.ledger.afterwards import after_commit
 from fleet.ledger.database import Batch, Database, Sql
+from fleet.telemetry import get_logger
 
 LIST_MAX = 1000
 SCANNED_MAX = 10_000
@@ -22,6 +28,23 @@ SCANNED_MAX = 10_000
 ORDER_SLACK_US: Final = 60_000_000
 """The order of times and that of numbers differ by less: clocks are set, and statements overtake each other."""
 ANY_ENDING: Final = "*"
+TAKEN: Final = frozenset(
+    {
+        "event",
+        "level",
+        "logger",
+        "timestamp",
+        "exc_info",
+        "stack_info",
+        "stack",
+        "exception",
+        "object_type",
+        "object_id",
+    }
+)
+"""Names of a line's own fields: those of a payload that are called so get `payload_` before them."""
+
+_log = get_logger(__name__)
 
 INSERT = Sql("""
     INSERT INTO events (object_type, object_id, at, level, message, payload)
@@ -139,14 +162,25 @@ def record(
 
     `by`: who did it, where somebody did; it stands in the payload.
     """
+    told = {**payload, "by": by} if by else dict(payload)
     INSERT.into(
         target,
         object_type=object_type,
         object_id=object_id,
         level=level,
         message=message,
-        payload=json.dumps({**payload, "by": by} if by else payload, separators=(",", ":")),
+        payload=json.dumps(told, separators=(",", ":")),
     )
+    conn = target.connection if isinstance(target, Batch) else target
+    after_commit(conn, partial(tell, object_type, object_id, message, told, level))
+
+
+def tell(object_type: str, object_id: str, message: str, payload: Mapping[str, Any], level: str = "info") -> None:
+    """Write an event to the log, now: for what no row can be kept of, and for `record` after its commit."""
+    if not structlog.is_configured():
+        return
+    fields = {f"payload_{name}" if name in TAKEN else name: value for name, value in payload.items()}
+    getattr(_log, level)(message, object_type=object_type, object_id=object_id, **fields)
 
 
 def listing(
