@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pymysql.connections import Connection
 
-from fleet.ledger import database, leases, release, samples
+from fleet.ledger import database, decisions, leases, release, samples
 from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database
 from fleet.ledger.reconcile import reconcile
@@ -369,3 +369,19 @@ def test_a_repeated_release_after_a_lost_commit_gives_back_once(
 
     assert set(fleet_of.charged_to(maria)) == {stays}
     fleet_of.assert_exact(maria)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_base_whose_commit_lost_its_answer_is_stored_once(
+    maria: Database,
+    injector: Injector,  # noqa: F811
+    *,
+    after: bool,
+) -> None:
+    fleet_of.node(maria, cpus=1)  # opens the connection
+    commit = injector.commit_step(lambda: decisions.insert_base(maria, "first", None, b"x"))
+    with injector.at(commit, lost(after=after)):
+        decisions.insert_base(maria, "second", None, b"y")
+
+    assert injector.struck
+    assert decisions.base(maria, "second") == (b"y",)

@@ -105,8 +105,16 @@ def insert(target: Connection | Batch, row: DecisionRow) -> None:
 
 
 def insert_base(db: Database, base_id: str, parent: str | None, body: bytes) -> None:
-    """Store a base (or a checkpoint, which holds what changed since its parent)."""
-    db.unit(lambda conn: INSERT_BASE.run(conn, id=base_id, parent=parent, body=body).rowcount)
+    """Store a base (or a checkpoint, which holds what changed since its parent) under the caller's fresh id."""
+    db.unit(
+        lambda conn: INSERT_BASE.run(conn, id=base_id, parent=parent, body=body).rowcount,
+        on_lost=lambda: _is_stored(db, base_id) or None,
+    )
+
+
+def _is_stored(db: Database, base_id: str) -> bool:
+    with db.read() as conn:
+        return BASE.run(conn, id=base_id).first() is not None
 
 
 def base(db: Database, base_id: str) -> tuple[bytes, ...]:
