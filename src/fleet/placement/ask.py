@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fleet.model.errors import InvalidRequest
 from fleet.model.gpu_inventory import GpuAsk
@@ -109,6 +110,13 @@ class Ask:
         """Return what would be added in a dimension to the node at an index."""
         amounts = self.growth.get(at, self.amounts)
         added: int = getattr(amounts, dimension)
+        return added
+
+    def added_each(self, dimension: str, at: NDArray[np.intp]) -> Ints:
+        """Return what would be added in a dimension to each of the nodes at some indexes: all, or only the growth."""
+        added = np.full(len(at), getattr(self.amounts, dimension), dtype=np.int64)
+        for holder in self.growth:
+            added[at == holder] = self.added(dimension, holder)
         return added
 
     def short_of(self, dimension: str, room: Ints) -> Mask:

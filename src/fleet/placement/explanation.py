@@ -99,9 +99,7 @@ def shortfalls(ask: Ask, frame: Frame) -> Ints:
 
 def shortfall(ask: Ask, dimension: str, room: Ints) -> Ints:
     """Return by how much `room` is too small on each node, in the dimension's unit; 0 where it is enough."""
-    wanted = np.full(len(room), getattr(ask.amounts, dimension), dtype=np.int64)
-    for at in ask.growth:
-        wanted[at] = ask.added(dimension, at)
+    wanted = ask.added_each(dimension, np.arange(len(room)))
     return np.where(ask.short_of(dimension, room), wanted - room, 0)
 
 

@@ -30,7 +30,7 @@ PLAIN: Final = (1, 1)
 
 def memory_use(ask: Ask, frame: Frame, at: Places, factor: tuple[int, int] = PLAIN) -> Terms:
     """Return the terms of memory for the nodes at the given indexes. `factor` discounts sleepy memory."""
-    sample, added, sleepy = frame.sample, added_to(ask, frame, "memory_mb", at), sleepy_memory(frame, at)
+    sample, added, sleepy = frame.sample, ask.added_each("memory_mb", at), sleepy_memory(frame, at)
     actual = sample.column("memory_total_instance_actual").take(at)
     known = (frame.used[1].take(at) != UNKNOWN) & (actual != UNKNOWN)
     ledger = _of_ledger(frame.charged_memory.take(at), added, frame.limits[1].take(at), known, sleepy, factor)
@@ -43,7 +43,7 @@ def memory_use(ask: Ask, frame: Frame, at: Places, factor: tuple[int, int] = PLA
 
 def disk_use(ask: Ask, frame: Frame, at: Places) -> Terms:
     """Return the terms of disk. A reservation of a fraction of a GiB counts as such: in thousandths of a GiB."""
-    sample, added = frame.sample, added_to(ask, frame, "disk_gb", at)
+    sample, added = frame.sample, ask.added_each("disk_gb", at)
     used, nothing = frame.used[2].take(at), np.zeros(len(at), dtype=np.int64)
     ledger = _of_ledger(used, added, frame.limits[2].take(at), used != UNKNOWN, nothing, PLAIN)
     physical = sample.column("disk_total_gb").take(at)
@@ -63,7 +63,7 @@ def cpu_use(ask: Ask, frame: Frame, at: Places) -> Terms:
     limit = frame.limits[0].take(at)
     total = np.where(limit == UNLIMITED, frame.schedulable.take(at), limit)
     known = (frame.used[0].take(at) != UNKNOWN) & (frame.sample.column("cpu_total_instance_vcpus").take(at) != UNKNOWN)
-    added, nothing = added_to(ask, frame, "cpus", at), np.zeros(len(at), dtype=np.int64)
+    added, nothing = ask.added_each("cpus", at), np.zeros(len(at), dtype=np.int64)
     return (_of_ledger(frame.charged_cpus.take(at), added, total, known, nothing, PLAIN),)
 
 
@@ -76,16 +76,8 @@ def subscribed(ask: Ask, frame: Frame, at: Places) -> Terms:
     unlimited = limit == UNLIMITED
     total = np.where(unlimited, physical - frame.sample.memory_reserved.take(at), limit)
     known = (limit != UNKNOWN) & ~(unlimited & (physical == UNKNOWN))
-    sleepy, added = sleepy_memory(frame, at), added_to(ask, frame, "memory_mb", at)
+    sleepy, added = sleepy_memory(frame, at), ask.added_each("memory_mb", at)
     return (Fractions.of(*subscribed_use(sleepy, added, np.where(known, total, 0)), known),)
-
-
-def added_to(ask: Ask, frame: Frame, dimension: str, at: Places) -> Ints:
-    """Return what the request would add to each node: all of it, or the growth where it holds a charge."""
-    added = np.full(len(at), getattr(ask.amounts, dimension), dtype=np.int64)
-    for holder in ask.growth:
-        added[at == holder] = ask.added(dimension, holder)
-    return added
 
 
 def sleepy_memory(frame: Frame, at: Places) -> Ints:
