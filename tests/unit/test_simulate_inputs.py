@@ -96,6 +96,38 @@ def test_a_mix_may_stand_in_a_file(tmp_path: Path) -> None:
     assert (other.size_class, other.sleepy, one) == ("1x512x0", True, 1)
 
 
+def test_described_nodes_bring_their_gpus(tmp_path: Path) -> None:
+    cards = "{uuid: GPU-1, model: NVIDIA A100}, {uuid: GPU-2, model: NVIDIA A100}"
+    found = read(asked(nodes=str(described_with(tmp_path, f"{{gpus: [{cards}]}}")))).machines
+    counted = read(asked(nodes=str(described_with(tmp_path, "{gpu_kind: T4, gpu_count: 3}")))).machines
+    fewer = read(asked(nodes=str(described_with(tmp_path, f"{{gpu_count: 1, gpus: [{cards}]}}")))).machines
+
+    assert [(one.gpus, one.gpu_model) for one in (*found, *counted, *fewer)] == [
+        (2, "NVIDIA A100"),
+        (3, "T4"),
+        (1, "NVIDIA A100"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("inventory", "said"),
+    [
+        ("{mig_profiles: {1g.10gb: 7}}", "slices of GPUs"),
+        ("{gpus: [{uuid: G1, model: A100}, {uuid: G2, model: T4}]}", r"several models \(A100, T4\)"),
+    ],
+)
+def test_gpus_that_are_not_simulated_are_refused_by_node(tmp_path: Path, inventory: str, said: str) -> None:
+    with pytest.raises(Misused, match=f"a has .*{said}"):
+        read(asked(nodes=str(described_with(tmp_path, inventory))))
+
+
+def described_with(folder: Path, inventory: str) -> Path:
+    file = folder / "nodes.yaml"
+    size = "cpu_threads: 4, memory_mb: 2048, disk_gb: 10"
+    file.write_text(f"nodes: [{{name: a, {size}, gpu_inventory: {inventory}}}]")
+    return file
+
+
 def test_equal_nodes_hold_back_what_the_product_holds_back() -> None:
     machines = read(asked(nodes="4", node_shape="8x1024x100+2:T4", sleepy_nodes_percent=50)).machines
 

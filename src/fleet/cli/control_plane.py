@@ -31,6 +31,7 @@ from fleet.cli.processes import Processes, StartFailed
 from fleet.config.keys import KEYS
 from fleet.ledger.database import Database
 from fleet.ledger.migrate import migrate
+from fleet.measure.simulated_node import nodes_from
 from fleet.model.errors import FleetError
 from fleet.queue.connection import connect, ping
 
@@ -293,7 +294,7 @@ class ControlPlane:
         bodies: list[Mapping[str, Any]] = []
         if self.plan.this_machine:
             bodies.append({"name": this_machine_name(), "backend": "simulated", "labels": {"kind": "real"}})
-        bodies += [registration(node) for node in self.plan.simulated]
+        bodies += [node.registration() for node in nodes_from(self.plan.simulated)]
         caller = self.session().caller()
         for body in bodies:
             caller.must("POST", "/nodes", body)
@@ -332,12 +333,6 @@ class ControlPlane:
 def this_machine_name() -> str:
     """This machine's name, as its node is called."""
     return (platform.node().split(".")[0] or "this-machine")[:63]
-
-
-def registration(node: Mapping[str, Any]) -> dict[str, Any]:
-    """The body that registers one node of a simulated-nodes file."""
-    kept = ("name", "arch", "labels", "region", "sleepy_pool", "max_instances")
-    return {"backend": "simulated", **{key: node[key] for key in kept if key in node}}
 
 
 def _refuse_a_strangers_folder(state: Path) -> None:

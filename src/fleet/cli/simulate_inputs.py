@@ -15,6 +15,7 @@ from typing import Any, Final
 from fleet.cli.openb import TraceNode, TraceTask, read_nodes, read_tasks
 from fleet.cli.outcome import Misused
 from fleet.config.plain_file import read_plain
+from fleet.measure.simulated_node import SimulatedNode
 from fleet.measure.simulated_node import read_nodes as read_described_nodes
 from fleet.model.capacity import memory_reserved_mb
 from fleet.model.cluster_config import ClusterConfig
@@ -295,20 +296,43 @@ def _machines(asked: Asked) -> list[Machine]:
         described = read_described_nodes(Path(nodes))
     except ConfigError as fault:
         raise Misused(f"--nodes: {fault}") from None
-    return [
-        Machine(
-            node.name,
-            node.cpu_threads,
-            node.memory_mb,
-            node.disk_gb,
-            sleepy_pool=node.sleepy_pool,
-            reserved_cpus=node.cpu_reservation_threads,
-            reserved_memory_mb=memory_reserved_mb(node.ram_reservation_gb, node.memory_mb).value,
-            reserved_disk_gb=math.ceil(node.disk_reservation_gb),
-            max_instances=node.max_instances,
-        )
-        for node in described
-    ]
+    return [_described(node) for node in described]
+
+
+def _described(node: SimulatedNode) -> Machine:
+    """Return a node of a simulated-nodes file."""
+    gpus, model = _cards(node)
+    return Machine(
+        node.name,
+        node.cpu_threads,
+        node.memory_mb,
+        node.disk_gb,
+        gpus,
+        model,
+        sleepy_pool=node.sleepy_pool,
+        reserved_cpus=node.cpu_reservation_threads,
+        reserved_memory_mb=memory_reserved_mb(node.ram_reservation_gb, node.memory_mb).value,
+        reserved_disk_gb=math.ceil(node.disk_reservation_gb),
+        max_instances=node.max_instances,
+    )
+
+
+def _cards(node: SimulatedNode) -> tuple[int, str]:
+    """Return how many whole GPUs a node hands out, and what each is called.
+
+    Raises:
+        Misused: it has slices, or cards of several models: leaving them out would be another fleet.
+    """
+    told = node.gpu_inventory
+    listed = () if told.reading is None else told.reading.gpus
+    sliced = bool(told.mig_profiles) or (told.reading is not None and bool(told.reading.mig_instances))
+    models = sorted({card.model for card in listed})
+    if sliced or len(models) > 1 or any(card.mig_mode for card in listed):
+        has = "slices of GPUs" if len(models) < 2 else f"cards of several models ({', '.join(models)})"
+        raise Misused(f"--nodes: {node.name} has {has}: only whole cards of one model a node are simulated")
+    counts = [len(listed)] if listed else []
+    counts += [] if told.gpu_count is None else [told.gpu_count]
+    return min(counts, default=0), (models[0] if models else "") or told.gpu_kind
 
 
 def _reserving(machine: Machine) -> Machine:
