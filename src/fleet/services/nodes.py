@@ -25,6 +25,7 @@ from fleet.model.gpu_report import PROFILE_UNITS_MAX, PROFILES_MAX, UNITS_MAX, p
 from fleet.model.labels import LABEL_SYNTAX, LABELS_MAX, is_label
 from fleet.model.node import BACKENDS, Scheduling
 from fleet.model.request import Name
+from fleet.services.authentication import Caller
 from fleet.services.gpus import InventoryBody
 from fleet.services.gpus import declare as declare_units
 from fleet.services.idempotency import RetryKey, once
@@ -49,7 +50,10 @@ _METRIC_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 
 
 class NodeFields(BaseModel):
-    """What an operator declares about a node. Fields left out keep what they had."""
+    """What an operator declares about a node.
+
+    Fields left out keep what they had; `labels` and `mig_profiles` that are given replace all of the former ones.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -151,11 +155,11 @@ def _number_problem(name: str, figure: float) -> str | None:
     return None
 
 
-def register(db: Database, body: NodeBody, retry_key: RetryKey | None) -> tuple[NodeView, bool]:
+def register(db: Database, body: NodeBody, retry_key: RetryKey | None, caller: Caller) -> tuple[NodeView, bool]:
     """Register a node, or set the given fields of a registered one; the second value says whether it is new."""
 
     def make(keyed: Keyed | None) -> tuple[NodeView, bool]:
-        return nodes.register(db, NodeIn(name=body.name, declared=body.given()), keyed)
+        return nodes.register(db, NodeIn(name=body.name, declared=body.given()), keyed, by=caller.by)
 
     return once(db, retry_key, make=make, replay=lambda kept: (get(db, str(kept["name"])), True))
 
@@ -172,19 +176,19 @@ def get(db: Database, name: str) -> NodeView:
     return found
 
 
-def update(db: Database, name: str, body: NodeFields) -> NodeView:
+def update(db: Database, name: str, body: NodeFields, caller: Caller) -> NodeView:
     """Set the given fields; a changed `max_instances` holds from the node's next sample on."""
     if not body.given():
         known = ", ".join(nodes.DECLARED)
         problem = {"field": "body", "message": f"no field to set; known: {known}"}
         raise InvalidRequest("no node fields to update were given", errors=[problem])
-    found = nodes.update(db, name, body.given())
+    found = nodes.update(db, name, body.given(), by=caller.by)
     if found is None:
         raise NotFound(NO_NODE)
     return found
 
 
-def declare_gpus(db: Database, name: str, body: InventoryBody) -> NodeView:
+def declare_gpus(db: Database, name: str, body: InventoryBody, caller: Caller) -> NodeView:
     """Replace the node's cards and slices by what is declared.
 
     Raises:
@@ -193,29 +197,29 @@ def declare_gpus(db: Database, name: str, body: InventoryBody) -> NodeView:
         Conflict: another node has one of them.
     """
     with _as_not_found():
-        declare_units(db, name, body)
+        declare_units(db, name, body, by=caller.by)
     return get(db, name)
 
 
-def schedule(db: Database, name: str, scheduling: Scheduling) -> NodeView:
+def schedule(db: Database, name: str, scheduling: Scheduling, caller: Caller) -> NodeView:
     """Store an operator's intent; once this returns, no admission that ignores it commits.
 
     Raises:
         NotFound: there is no such node.
     """
     with _as_not_found():
-        samples.set_scheduling(db, name, scheduling)
+        samples.set_scheduling(db, name, scheduling, by=caller.by)
     return get(db, name)
 
 
-def remove(db: Database, name: str) -> None:
+def remove(db: Database, name: str, caller: Caller) -> None:
     """Remove a node that holds nothing.
 
     Raises:
         NotFound: there is no such node.
     """
     with _as_not_found():
-        samples.remove_node(db, name)
+        samples.remove_node(db, name, by=caller.by)
 
 
 @contextmanager

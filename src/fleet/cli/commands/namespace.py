@@ -8,6 +8,7 @@ import typer
 
 from fleet.cli.commands.asking import shell_of
 from fleet.cli.session import segment
+from fleet.cli.told_events import youngest_events
 
 app = typer.Typer(help="Namespaces own instances; `system` is the admin.", no_args_is_help=True)
 keys = typer.Typer(help="Keys of a namespace; each buys tokens.", no_args_is_help=True)
@@ -49,8 +50,8 @@ def delete(ctx: typer.Context, name: Name) -> None:
 def events(ctx: typer.Context, name: Name) -> None:
     """Show what happened to a namespace, oldest first."""
     shell = shell_of(ctx)
-    found = shell.get(f"/auth/namespaces/{segment(name)}/events", limit=1000, newest_first=False)
-    shell.output.listing(found["items"], ("at", "level", "message", "payload"), title="events")
+    found = youngest_events(shell, f"/auth/namespaces/{segment(name)}/events")
+    shell.output.listing(found, ("at", "level", "message", "payload"), title="events")
 
 
 @keys.command("list")
