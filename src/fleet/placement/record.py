@@ -65,14 +65,17 @@ class Writer:
     """A header of JSON and the blobs it describes."""
 
     def __init__(self) -> None:
+        """Start without blobs."""
         self.blobs: list[bytes] = []
 
     def column(self, values: Ints) -> list[str | int]:
+        """Add a column of whole numbers; return what describes it in the header."""
         kind, data = pack(values)
         self.blobs.append(data)
         return [kind, len(data)]
 
     def finish(self, magic: bytes, header: Mapping[str, Any]) -> bytes:
+        """Return the magic word, and compressed after it the header and the blobs in the order they were added."""
         text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
         return magic + zlib.compress(struct.pack("<I", len(text)) + text + b"".join(self.blobs), LEVEL)
 
@@ -81,6 +84,11 @@ class Source:
     """The header, and the blobs in the order in which they were written."""
 
     def __init__(self, magic: bytes, data: bytes) -> None:
+        """Read the header.
+
+        Raises:
+            ValueError: the bytes do not begin with the magic word.
+        """
         if not data.startswith(magic):
             raise ValueError(f"these {len(data)} bytes are not {magic.decode().strip()}")
         body = zlib.decompress(data[len(magic) :])
@@ -89,10 +97,12 @@ class Source:
         self._body, self._at = body, 4 + length
 
     def blob(self, length: int) -> bytes:
+        """Return the next so many bytes."""
         self._at += length
         return self._body[self._at - length : self._at]
 
     def column(self, described: Sequence[Any]) -> Ints:
+        """Return the next column, as its description in the header says."""
         return unpack(described[0], self.blob(described[1]))
 
 
