@@ -85,12 +85,14 @@ FORGET_POOLS = Sql("DELETE FROM node_gpu_pools WHERE node_id = :node_id")
 class Report:
     """What a node says of its GPUs now. None: it was not asked, so nothing is known anew; empty: it has none.
 
-    `strict`: a problem refuses the report as a whole. Else what is sound is kept and the problems are told.
+    `strict`: a problem refuses the report as a whole. Else what is sound is kept and the problems are told. `by`: who
+    declares it; empty: the node measured it itself.
     """
 
     cards: Sequence[ReportedUnit] | None = None
     slices: Sequence[ReportedUnit] | None = None
     strict: bool = False
+    by: str = ""
 
     @property
     def is_empty(self) -> bool:
@@ -121,7 +123,7 @@ def refresh(conn: Connection, node: Node, report: Report) -> tuple[str, ...]:
     if problems and report.strict:
         errors = [{"field": "gpus", "message": text} for text in problems]
         raise InvalidRequest(f"gpus: {'; '.join(problems)}", errors=errors)
-    conflicts = _take_over(conn, node, [uuid for uuid in wanted if uuid not in held])
+    conflicts = _take_over(conn, node, [uuid for uuid in wanted if uuid not in held], report.by)
     changed: list[str] = []
     added: list[str] = []
     # In the order of the uuids, so that two reports that cross never wait for each other in a ring.
@@ -140,7 +142,7 @@ def refresh(conn: Connection, node: Node, report: Report) -> tuple[str, ...]:
         GONE.run(conn, uuid=one.uuid, node_id=node.node_id)
     if added or changed or gone:
         FORGET.run(conn, node_id=node.node_id, forget_after_us=FORGET_AFTER_US)
-        _record(conn, node, held, wanted, (added, changed, [one.uuid for one in gone]))
+        _record(conn, node, held, wanted, (added, changed, [one.uuid for one in gone]), by=report.by)
         _bind_counted(conn, node)
     return (*problems, *(conflicts[uuid] for uuid in sorted(conflicts)))
 
@@ -165,7 +167,7 @@ def _usable(node: Node, report: Report) -> tuple[dict[str, HeldUnit], list[str]]
     return wanted, problems
 
 
-def _take_over(conn: Connection, node: Node, new: Sequence[str]) -> dict[str, str]:
+def _take_over(conn: Connection, node: Node, new: Sequence[str], by: str) -> dict[str, str]:
     """Take units that nobody holds and their node misses; return why not, for those that another node has."""
     refused: dict[str, str] = {}
     for row in _others(conn, node.node_id, new):
@@ -173,7 +175,7 @@ def _take_over(conn: Connection, node: Node, new: Sequence[str]) -> dict[str, st
         if TAKE_OVER.run(conn, binds).rowcount == 1:
             payload = {"gpu": row.uuid, "from": row.name, "to": node.name}
             for name in (row.name, node.name):
-                events.record(conn, "node", name, "gpu moved to another node", payload)
+                events.record(conn, "node", name, "gpu moved to another node", payload, by=by)
             continue
         holds = f", bound to instance {row.bound_to}" if row.bound_to else ""
         refused[row.uuid] = f"{row.uuid!r} is node {row.name!r}'s{holds}; {node.name!r} reports it too"
@@ -217,12 +219,15 @@ def _record(
     held: Mapping[str, HeldUnit],
     wanted: Mapping[str, HeldUnit],
     what: tuple[Sequence[str], Sequence[str], Sequence[str]],
+    *,
+    by: str,
 ) -> None:
     """Record what changed, and tell the instances whose units are gone, cut into slices or back."""
     added, changed, gone = what
     figures = {"added": len(added), "changed": len(changed), "gone": len(gone)}
-    named = {"added_uuids": added[:EVENT_UUIDS_MAX], "gone_uuids": gone[:EVENT_UUIDS_MAX]}
-    events.record(conn, "node", node.name, "gpu inventory changed", {**figures, **named})
+    lists = {"added_uuids": added, "changed_uuids": changed, "gone_uuids": gone}
+    named = {name: uuids[:EVENT_UUIDS_MAX] for name, uuids in lists.items()}
+    events.record(conn, "node", node.name, "gpu inventory changed", {**figures, **named}, by=by)
     for uuid in gone:
         _tell(conn, node, held[uuid], "instance bound to a gpu that is gone")
     for uuid in changed:

@@ -134,8 +134,10 @@ def counts(db: Database) -> dict[tuple[str, str], int]:
         return {(row.state, row.scheduling): int(row.nodes) for row in COUNTS.run(conn)}
 
 
-def register(db: Database, node: NodeIn, keyed: Keyed | None = None) -> tuple[NodeView, bool]:
+def register(db: Database, node: NodeIn, keyed: Keyed | None = None, *, by: str = "") -> tuple[NodeView, bool]:
     """Register a node, or set the given fields of a registered one; the second value says whether it is new.
+
+    `by` is who does it.
 
     Raises:
         InvalidRequest: GPUs on a node whose hypervisor serves none.
@@ -146,6 +148,7 @@ def register(db: Database, node: NodeIn, keyed: Keyed | None = None) -> tuple[No
     def work(conn: Connection) -> tuple[NodeView, bool]:
         row = _locked(conn, node.name)
         fresh = row is None or row.state == NodeState.DELETED
+        before = None if fresh else _declared(conn, node.name)
         if row is None:
             INSERT.run(conn, name=node.name, **_stored({**DEFAULTS, **node.declared}))
             node_id = int(FIND.run(conn, name=node.name).one().id)
@@ -154,8 +157,10 @@ def register(db: Database, node: NodeIn, keyed: Keyed | None = None) -> tuple[No
         else:
             REVIVE.run(conn, id=row.id)
             _set(conn, row.id, {**(DEFAULTS if fresh else {}), **node.declared})
-        message = "node registered" if fresh else "node updated"
-        events.record(conn, "node", node.name, message, {"declared": dict(node.declared)})
+        if before is None:
+            events.record(conn, "node", node.name, "node registered", {"declared": dict(node.declared)}, by=by)
+        else:
+            _record_update(conn, node.name, before, by)
         (view,) = _views(conn, GET.run(conn, name=node.name).mappings().all())
         idempotency.keep(conn, keyed, {"name": node.name})
         return view, fresh
@@ -169,8 +174,8 @@ def register(db: Database, node: NodeIn, keyed: Keyed | None = None) -> tuple[No
         return db.unit(work)
 
 
-def update(db: Database, name: str, declared: Mapping[str, Any]) -> NodeView | None:
-    """Set what is declared of a registered node; None when there is none.
+def update(db: Database, name: str, declared: Mapping[str, Any], *, by: str = "") -> NodeView | None:
+    """Set what is declared of a registered node; None when there is none. `by` is who does it.
 
     Raises:
         InvalidRequest: GPUs on a node whose hypervisor serves none.
@@ -180,11 +185,31 @@ def update(db: Database, name: str, declared: Mapping[str, Any]) -> NodeView | N
         row = _locked(conn, name)
         if row is None or row.state == NodeState.DELETED:
             return False
+        before = _declared(conn, name)
         _set(conn, row.id, declared)
-        events.record(conn, "node", name, "node updated", {"declared": dict(declared)})
+        _record_update(conn, name, before, by)
         return True
 
     return get(db, name) if db.unit(work) else None
+
+
+def _declared(conn: Connection, name: str) -> dict[str, Any]:
+    """Return what is declared of a node, by field."""
+    (view,) = _views(conn, GET.run(conn, name=name).mappings().all())
+    counts = view.gpus.counts()
+    declared = {field_name: getattr(view, field_name) for field_name in COLUMNS}
+    declared["gpu_count"] = counts.pop("").total
+    declared["mig_profiles"] = {profile: pool.total for profile, pool in counts.items()}
+    return declared
+
+
+def _record_update(conn: Connection, name: str, before: Mapping[str, Any], by: str) -> None:
+    """Write the event of a change with both values of what changed; what was set to what it was is none."""
+    after = _declared(conn, name)
+    changed = [field_name for field_name, value in after.items() if value != before[field_name]]
+    if changed:
+        payload = {"old": {key: before[key] for key in changed}, "new": {key: after[key] for key in changed}}
+        events.record(conn, "node", name, "node updated", payload, by=by)
 
 
 def _locked(conn: Connection, name: str) -> Row[Any] | None:

@@ -7,11 +7,11 @@ database's clock, never a worker's.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from fleet.ledger import events, instances
 from fleet.ledger.database import Batch, Database, Sql, SqlOfLists
@@ -116,6 +116,7 @@ _RETRY = Sql(
     f"""UPDATE operations SET state = 'pending', attempts = 0, next_attempt_at = {{now}}, finished_at = NULL, {_FREE}
     WHERE uuid = :uuid AND state = 'failed'"""
 )
+_LOCK = Sql("SELECT state, attempts, error FROM operations WHERE uuid = :uuid {for_update}")
 _WITHOUT_LEASE = "(state = 'pending' OR (state = 'running' AND lease_expires_at < {now}))"
 # The number counts up: whoever still believes to hold the lease is fenced off.
 _CANCEL = Sql(
@@ -284,20 +285,33 @@ def listing(
         return [_view(row) for row in sql.run(conn, binds, limit=limit).mappings()]
 
 
-def retry(db: Database, uuid: str) -> OperationView:
-    """Let a failed operation be tried again from its first attempt.
+def retry(db: Database, uuid: str, *, by: str = "") -> OperationView:
+    """Let a failed operation be tried again from its first attempt; `by` is who does it.
 
     Raises:
         NotFound: no such operation.
         Conflict: it has not failed; the sentence says what it is.
     """
-    if not db.unit(lambda conn: _RETRY.run(conn, uuid=uuid).rowcount):
+    found = _known(db, uuid)
+
+    def work(conn: Connection) -> bool:
+        before = _locked(conn, uuid)
+        if not _RETRY.run(conn, uuid=uuid).rowcount:
+            return False
+        old = {"state": before.state, "attempts": before.attempts, "error": before.error}
+        new = {"state": str(OperationState.PENDING), "attempts": 0}
+        _record_act(conn, found, "operation retried", {"old": old, "new": new}, by)
+        return True
+
+    if not db.unit(work):
         raise Conflict(f"only a failed operation can be tried again; this one is {_known(db, uuid).state}")
     return _known(db, uuid)
 
 
-def cancel(db: Database, uuid: str, reason: str = "cancelled by an operator") -> OperationView:
+def cancel(db: Database, uuid: str, reason: str = "cancelled by an operator", *, by: str = "") -> OperationView:
     """End an operation that no worker holds. The instance of a create ends in error and keeps its charge until deleted.
+
+    `by` is who does it.
 
     Raises:
         NotFound: no such operation.
@@ -310,13 +324,28 @@ def cancel(db: Database, uuid: str, reason: str = "cancelled by an operator") ->
     def work(conn: Connection) -> None:
         if found.kind is OperationKind.CREATE:
             instances.move_state(conn, found.instance_uuid, {InstanceState.CREATING}, InstanceState.ERROR, error=reason)
+        before = _locked(conn, uuid)
         if not cancel_unheld(conn, uuid, reason):
-            raise Conflict(f"only an operation that no worker holds can be cancelled; this one is {found.state}")
-        payload = {"operation": uuid, "kind": str(found.kind), "node": found.node, "reason": reason}
-        events.record(conn, "instance", found.instance_uuid, "operation cancelled", payload)
+            raise Conflict(f"only an operation that no worker holds can be cancelled; this one is {before.state}")
+        old = {"state": before.state, "attempts": before.attempts}
+        changed = {"old": old, "new": {"state": str(OperationState.CANCELLED)}, "reason": reason}
+        _record_act(conn, found, "operation cancelled", changed, by)
 
     db.unit(work)
     return _known(db, uuid)
+
+
+def _locked(conn: Connection, uuid: str) -> Row[Any]:
+    row = _LOCK.run(conn, uuid=uuid).first()
+    if row is None:
+        raise NotFound(f"no operation {uuid}")
+    return row
+
+
+def _record_act(conn: Connection, found: OperationView, message: str, changed: Mapping[str, Any], by: str) -> None:
+    """Write what somebody did to an operation on its instance's timeline."""
+    payload = {"operation": found.uuid, "kind": str(found.kind), "node": found.node, **changed}
+    events.record(conn, "instance", found.instance_uuid, message, payload, by=by)
 
 
 def cancel_unheld(conn: Connection, uuid: str, reason: str) -> bool:

@@ -249,13 +249,15 @@ def set_gpus(db: Database, name: str, report: gpu_refresh.Report) -> None:
     db.unit(work)
 
 
-def set_scheduling(db: Database, name: str, scheduling: str) -> None:
+def set_scheduling(db: Database, name: str, scheduling: str, *, by: str = "") -> None:
     """Store an operator's intent; the capacity row is locked first, so no admission commits after the answer.
+
+    `by` is who does it.
 
     Raises:
         NodeNotFound: no such node.
     """
-    db.unit(lambda conn: _set_scheduling(conn, name, scheduling))
+    db.unit(lambda conn: _set_scheduling(conn, name, scheduling, by))
 
 
 SET_SCHEDULING = Sql("UPDATE nodes SET scheduling = :scheduling, updated_at = {now} WHERE id = :node_id")
@@ -265,13 +267,13 @@ SET_ROW_SCHEDULING = Sql("""
 """)
 
 
-def _set_scheduling(conn: Connection, name: str, scheduling: str) -> None:
+def _set_scheduling(conn: Connection, name: str, scheduling: str, by: str = "") -> None:
     node, _ = _locked(conn, _existing(conn, name))
     SET_ROW_SCHEDULING.run(conn, scheduling=scheduling, node_id=node["id"])
     SET_SCHEDULING.run(conn, scheduling=scheduling, node_id=node["id"])
     if node["scheduling"] != scheduling:
         payload = {"from": node["scheduling"], "to": scheduling}
-        events.record(conn, "node", name, "node scheduling changed", payload)
+        events.record(conn, "node", name, "node scheduling changed", payload, by=by)
 
 
 def _existing(conn: Connection, name: str) -> RowMapping:
@@ -346,17 +348,19 @@ DELETE_ROW = Sql("DELETE FROM scheduler_node_capacity WHERE node_id = :node_id")
 DELETE_METRICS = Sql("DELETE FROM node_metrics WHERE node_id = :node_id")
 
 
-def remove_node(db: Database, name: str) -> None:
+def remove_node(db: Database, name: str, *, by: str = "") -> None:
     """Remove a node: its rows go, totals fall by what it contributed, and nothing can admit against it any more.
+
+    `by` is who does it.
 
     Raises:
         NodeNotFound: no such node.
         Conflict: the node still holds charges; the sentence names them.
     """
-    db.unit(lambda conn: _remove(conn, name))
+    db.unit(lambda conn: _remove(conn, name, by))
 
 
-def _remove(conn: Connection, name: str) -> None:
+def _remove(conn: Connection, name: str, by: str = "") -> None:
     node, row = _locked(conn, _existing(conn, name))
     held = [str(item.instance_uuid) for item in HELD.run(conn, node_id=node["id"])]
     if held:
@@ -368,5 +372,5 @@ def _remove(conn: Connection, name: str) -> None:
     DELETE_METRICS.run(conn, node_id=node["id"])
     gpu_refresh.forget(conn, node["id"])
     SET_NODE.run(conn, node_id=node["id"], state=str(NodeState.DELETED), good_probes=0)
-    events.record(conn, "node", name, "node removed", {"state": node["state"]})
+    events.record(conn, "node", name, "node removed", {"state": node["state"]}, by=by)
     totals.apply(conn, totals.difference(row, None))

@@ -124,12 +124,12 @@ class InventoryBody(BaseModel):
         return None if self.mig_instances is None else [one.reported() for one in self.mig_instances]
 
 
-def declare(db: Database, name: str, body: InventoryBody) -> None:
-    """Replace a node's inventory by what an operator declares.
+def declare(db: Database, name: str, body: InventoryBody, *, by: str) -> None:
+    """Replace a node's inventory by what an operator declares; `by` is who does it.
 
     Raises:
         NodeNotFound: no such node.
         InvalidRequest: its hypervisor serves no GPUs.
         Conflict: another node has one of the units; the sentence names both.
     """
-    samples.set_gpus(db, name, Report(cards=body.cards(), slices=body.slices(), strict=True))
+    samples.set_gpus(db, name, Report(cards=body.cards(), slices=body.slices(), strict=True, by=by))

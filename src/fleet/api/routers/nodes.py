@@ -105,7 +105,7 @@ def list_nodes(
 )
 def register_node(*, services: ServicesDep, caller: AdminDep, body: NodeBody, retry_key: RetryKeyDep) -> Response:
     """Register a node, or set the given fields of a registered one. It takes instances after its first sample."""
-    node, fresh = nodes.register(services.database, body, retry_key)
+    node, fresh = nodes.register(services.database, body, retry_key, caller)
     return answer(show(node), 201 if fresh else 200, {"Location": f"/nodes/{node.name}"})
 
 
@@ -118,13 +118,13 @@ def show_node(*, services: ServicesDep, caller: AdminDep, name: NamePath) -> Res
 @router.put("/{name}", responses=documented(403, 404, success=NodeAnswer), response_model=None)
 def update_node(*, services: ServicesDep, caller: AdminDep, name: NamePath, body: NodeFields) -> Response:
     """Set the given fields; a changed `max_instances` holds from the node's next sample on."""
-    return answer(show(nodes.update(services.database, name, body)))
+    return answer(show(nodes.update(services.database, name, body, caller)))
 
 
 @router.delete("/{name}", status_code=204, responses=documented(403, 404, 409), response_model=None)
 def remove_node(*, services: ServicesDep, caller: AdminDep, name: NamePath) -> Response:
     """Remove a node that holds no instance."""
-    nodes.remove(services.database, name)
+    nodes.remove(services.database, name, caller)
     return Response(status_code=204)
 
 
@@ -147,7 +147,7 @@ def node_events(
 @router.put("/{name}/gpus", responses=documented(403, 404, 409, success=NodeAnswer), response_model=None)
 def declare_gpus(*, services: ServicesDep, caller: AdminDep, name: NamePath, body: InventoryBody) -> Response:
     """Declare a node's cards and slices, by uuid: those listed replace those known, who holds them stays."""
-    return answer(show(nodes.declare_gpus(services.database, name, body)))
+    return answer(show(nodes.declare_gpus(services.database, name, body, caller)))
 
 
 @router.put("/{name}/metrics", responses=documented(403, 404, 409, success=NodeAnswer), response_model=None)
@@ -159,13 +159,13 @@ def publish_sample(*, services: ServicesDep, caller: AdminDep, name: NamePath, b
 @router.post("/{name}/cordon", responses=documented(403, 404, success=NodeAnswer), response_model=None)
 def cordon_node(*, services: ServicesDep, caller: AdminDep, name: NamePath) -> Response:
     """Take no new instance from now on; what runs there stays."""
-    return answer(show(nodes.schedule(services.database, name, Scheduling.CORDONED)))
+    return answer(show(nodes.schedule(services.database, name, Scheduling.CORDONED, caller)))
 
 
 @router.post("/{name}/uncordon", responses=documented(403, 404, success=NodeAnswer), response_model=None)
 def uncordon_node(*, services: ServicesDep, caller: AdminDep, name: NamePath) -> Response:
     """Take new instances again."""
-    return answer(show(nodes.schedule(services.database, name, Scheduling.ENABLED)))
+    return answer(show(nodes.schedule(services.database, name, Scheduling.ENABLED, caller)))
 
 
 @router.post("/{name}/drain", responses=documented(403), response_model=None)

@@ -77,7 +77,7 @@ def show_operation(*, services: ServicesDep, caller: CallerDep, uuid: UuidPath) 
 @router.post("/{uuid}/retry", responses=documented(403, 404, 409, success=OperationAnswer), response_model=None)
 def retry_operation(*, services: ServicesDep, caller: AdminDep, uuid: UuidPath) -> Response:
     """Try a failed operation again, from its first attempt. Admin only."""
-    again = operations.retry(services.database, str(uuid))
+    again = operations.retry(services.database, str(uuid), by=caller.by)
     services.context.wake(WakeUp(again.uuid, again.node_id))
     return answer(show(again))
 
@@ -85,4 +85,4 @@ def retry_operation(*, services: ServicesDep, caller: AdminDep, uuid: UuidPath) 
 @router.post("/{uuid}/cancel", responses=documented(403, 404, 409, success=OperationAnswer), response_model=None)
 def cancel_operation(*, services: ServicesDep, caller: AdminDep, uuid: UuidPath) -> Response:
     """End an operation that no worker holds. Admin only."""
-    return answer(show(operations.cancel(services.database, str(uuid))))
+    return answer(show(operations.cancel(services.database, str(uuid), by=caller.by)))
