@@ -74,9 +74,11 @@ def _find_neighbours(ask: Ask, frame: Frame) -> dict[int, list[InstanceRecord]]:
         return found
     seen = FrameGround(frame, ask.namespace, ask.request.instance)
     matching = {one.uuid: one for match in (*asked.prefer_with, *asked.prefer_without) for one in seen.matching(match)}
+    index = frame.roster.index
     for _, one in sorted(matching.items()):
-        for at in seen.places([one]):
-            found.setdefault(int(at), []).append(one)
+        for node in one.nodes():
+            if node in index:
+                found.setdefault(index[node], []).append(one)
     return found
 
 
