@@ -56,7 +56,7 @@ def test_a_fork_goes_to_its_sources_node_whatever_the_stages_would_say(db: Datab
     assert row.summary == "a holds what is forked: a fork goes there, and no stage is asked"
     placed = replacing.event_of(db, forked.uuid, "instance placed")
     assert (placed["forked_from"], placed["enforce"]) == (source.uuid, True)
-    told = [one.event.message for one in timeline.of_instance(ctx, forked.uuid, limit=50, newest_first=False)]
+    told = [one.event.message for one in timeline.of_instance(ctx, forked.uuid, limit=50, newest_first=False).events]
     assert told[:3] == ["started scheduling", "schedule inputs", "schedule forced candidates"]
     assert not [message for message in told if message.startswith("schedule at stage")]
     fleet_of.assert_exact(db)

@@ -183,7 +183,7 @@ def test_a_resize_tells_its_stages_in_the_instances_timeline(db: Database, ctx: 
     chosen(resize(ctx, made.uuid, Amounts(2, 64, 0)))
     chosen(resize(ctx, made.uuid, Amounts(3, 64, 0)))
 
-    told = [one.event.message for one in timeline.of_instance(ctx, made.uuid, limit=500, newest_first=False)]
+    told = [one.event.message for one in timeline.of_instance(ctx, made.uuid, limit=500, newest_first=False).events]
     assert told.count("schedule at stage sufficient_idle_cpu") == 3
     assert told.index("instance resized where it is") < told.index("instance move begun")
     begun = replacing.event_of(db, made.uuid, "instance move begun")

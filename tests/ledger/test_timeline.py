@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from fleet import bootstrap
 from fleet.config import load_settings
 from fleet.ledger import cluster_config, events, namespaces, operations
 from fleet.ledger.database import Database
+from fleet.ledger.events import Filter
 from fleet.model.request import InstanceRequest
 from fleet.services import decisions, timeline
 from fleet.services.context import Context
@@ -71,7 +72,9 @@ def overtaken(ctx: Context, do: Callable[[], object]) -> Context:
 
 
 def whole(ctx: Context, uuid: str, **more: Any) -> list[TimelineEvent]:
-    return timeline.of_instance(ctx, uuid, limit=1000, newest_first=False, **more)
+    page = timeline.of_instance(ctx, uuid, limit=1000, newest_first=False, **more)
+    assert page.next_position is None
+    return list(page.events)
 
 
 def messages(found: list[TimelineEvent]) -> list[str]:
@@ -83,16 +86,19 @@ def payload(found: list[TimelineEvent], message: str) -> dict[str, Any]:
     return json.loads(json.dumps(dict(event.payload), default=float))  # type: ignore[no-any-return]
 
 
-def paged(ctx: Context, uuid: str, limit: int, *, newest_first: bool) -> list[TimelineEvent]:
-    """The whole timeline, in pages, as a caller reads it: a page is full as long as another one follows."""
+def paged(ctx: Context, uuid: str, limit: int, *, newest_first: bool, **more: Any) -> list[TimelineEvent]:
+    """The whole timeline, in pages, as a caller reads it: until a page names none that follows."""
     found: list[TimelineEvent] = []
     after = None
     while True:
-        page = timeline.of_instance(ctx, uuid, limit=limit, newest_first=newest_first, after=after)
-        found += page[:limit]
-        if len(page) <= limit:
+        page = timeline.of_instance(ctx, uuid, limit=limit, newest_first=newest_first, after=after, **more)
+        assert len(page.events) <= limit
+        found += page.events
+        if page.next_position is None:
             return found
-        after = (page[limit - 1].row, page[limit - 1].part)
+        row, part = map(int, page.next_position.split("."))
+        assert (row, part) != after
+        after = (row, part)
 
 
 def test_a_create_is_told_from_its_start_to_its_placing(db: Database) -> None:
@@ -171,13 +177,13 @@ def test_what_happens_meanwhile_moves_no_page(db: Database) -> None:
         node(db, ctx, name, cpus=4)
     made = created(ctx)
     expected = whole(ctx, made.uuid)
-    newest = timeline.of_instance(ctx, made.uuid, limit=3, newest_first=True)
-    oldest = timeline.of_instance(ctx, made.uuid, limit=3, newest_first=False)
+    newest = timeline.of_instance(ctx, made.uuid, limit=3, newest_first=True).events
+    oldest = timeline.of_instance(ctx, made.uuid, limit=3, newest_first=False).events
     assert redirected(db, ctx, made) is not None
 
-    def rest(page: list[TimelineEvent], *, newest_first: bool) -> list[TimelineEvent]:
-        last = page[2]
-        return timeline.of_instance(ctx, made.uuid, limit=1000, newest_first=newest_first, after=(last.row, last.part))
+    def rest(page: Sequence[TimelineEvent], *, newest_first: bool) -> Sequence[TimelineEvent]:
+        after = page[2].row, page[2].part
+        return timeline.of_instance(ctx, made.uuid, limit=1000, newest_first=newest_first, after=after).events
 
     assert [*newest[:3], *rest(newest, newest_first=True)] == expected[::-1]
     later = [*oldest[:3], *rest(oldest, newest_first=False)]
@@ -337,3 +343,53 @@ def test_another_instances_decision_is_never_told(db: Database) -> None:
     db.unit(lambda conn: events.record(conn, "instance", second.uuid, "instance placed", told))
 
     assert messages(whole(ctx, second.uuid))[-2:] == ["schedule events are not kept any more", "instance placed"]
+
+
+WHAT_IS_MEANT = [
+    (Filter(message="schedule inputs"), 3),
+    (Filter(message="schedule *"), None),
+    (Filter(message="instance placed"), 3),
+    (Filter(message="something else"), 1),
+    (Filter(message="something"), 0),
+    (Filter(level="warning"), 1),
+    (Filter(since_seconds=3600), None),
+    (Filter(until_seconds=3600), 0),
+]
+
+
+@pytest.mark.parametrize("bounds", [(1000, 60), (1, 60), (1000, 1)])
+def test_a_filter_means_rendered_events_too_and_pages_stay_whole(
+    db: Database, monkeypatch: pytest.MonkeyPatch, bounds: tuple[int, int]
+) -> None:
+    ctx = context(db)
+    for name in ("a", "b", "c"):
+        node(db, ctx, name, cpus=4)
+    made = created(ctx)
+    db.unit(lambda conn: events.record(conn, "instance", made.uuid, "something else", {}, "warning"))
+    assert redirected(db, ctx, made) is not None
+    assert redirected(db, ctx, made) is not None
+    everything = whole(ctx, made.uuid)
+    monkeypatch.setattr(timeline, "ROWS_MAX", bounds[0])
+    monkeypatch.setattr(timeline, "DECISIONS_MAX", bounds[1])
+
+    for wanted, expected in WHAT_IS_MEANT:
+        meant = [one for one in everything if wanted.admits(one.event.level, one.event.message)]
+        meant = [] if wanted.until_seconds else meant
+        assert expected is None or len(meant) == expected
+        for limit in (2, 100):
+            assert paged(ctx, made.uuid, limit, newest_first=False, wanted=wanted) == meant, wanted
+            assert paged(ctx, made.uuid, limit, newest_first=True, wanted=wanted) == meant[::-1], wanted
+
+
+def test_a_page_renders_a_bounded_number_of_decisions(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    ctx = context(db)
+    for name in ("a", "b", "c"):
+        node(db, ctx, name, cpus=4)
+    made = created(ctx)
+    assert redirected(db, ctx, made) is not None
+    assert redirected(db, ctx, made) is not None
+    monkeypatch.setattr(timeline, "DECISIONS_MAX", 1)
+    page = timeline.of_instance(ctx, made.uuid, limit=1000, newest_first=False)
+
+    assert messages(list(page.events)).count("started scheduling") == 1
+    assert page.next_position is not None

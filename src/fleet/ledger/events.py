@@ -108,6 +108,11 @@ class Filter:
     until_seconds: int | None = None
 
     @property
+    def has_window(self) -> bool:
+        """Return whether it asks for a stretch of time."""
+        return self.since_seconds is not None or self.until_seconds is not None
+
+    @property
     def beginning(self) -> str:
         """Return what the message begins with, when it is not given whole."""
         return self.message.removesuffix(ANY_ENDING) if self.message.endswith(ANY_ENDING) else ""
@@ -126,6 +131,9 @@ class Filter:
         if self.message.endswith(ANY_ENDING):
             return message.startswith(self.beginning)
         return not self.message or message == self.message
+
+
+EVERYTHING: Final = Filter()
 
 
 @dataclass(frozen=True, slots=True)

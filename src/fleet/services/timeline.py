@@ -17,7 +17,7 @@ import numpy as np
 from fleet.ledger import decisions as stored_decisions
 from fleet.ledger import events
 from fleet.ledger.decisions import DecisionRow
-from fleet.ledger.events import EventView
+from fleet.ledger.events import EVERYTHING, EventView, Filter, Window
 from fleet.model.decision import Decision
 from fleet.model.errors import FleetError
 from fleet.model.request import parse_stored_request
@@ -31,6 +31,10 @@ NOT_KEPT: Final = "schedule events are not kept any more"
 AS_OF: Final = "decision"
 _TOLD: Final = frozenset({*placed_event.MESSAGES, waiver.MESSAGE, *ENDINGS})
 _ROWS_AT_ONCE: Final = 200
+ROWS_MAX: Final = 1000
+DECISIONS_MAX: Final = 60
+"""Of these a page looks at so many: a decision is made again to be told, some tens of milliseconds in a large fleet."""
+
 _PARTS_MAX: Final = 1_000_000
 """More than any row has: the place of the row itself, behind its parts."""
 
@@ -59,33 +63,65 @@ class Told:
     decision: Decision | None
 
 
+@dataclass(frozen=True, slots=True)
+class TimelinePage:
+    """Some of a timeline, and the position behind which the next page begins; None: there is no more."""
+
+    events: tuple[TimelineEvent, ...]
+    next_position: str | None
+
+
 def of_instance(
-    ctx: Context, instance_uuid: str, *, limit: int, newest_first: bool, after: tuple[int, int] | None = None
-) -> list[TimelineEvent]:
-    """Return the events of an instance from the position `after` on: one more than `limit` when there are more."""
+    ctx: Context,
+    instance_uuid: str,
+    *,
+    limit: int,
+    newest_first: bool,
+    after: tuple[int, int] | None = None,
+    wanted: Filter = EVERYTHING,
+) -> TimelinePage:
+    """Return a page of up to `limit` events of an instance that are meant, from the position `after` on.
+
+    It looks through `ROWS_MAX` rows, and renders `DECISIONS_MAX` decisions, at most; what is left is the next page's.
+    """
+    window = wanted.within(events.now_us(ctx.database)) if wanted.has_window else Window()
     found: list[TimelineEvent] = []
-    for event in _walk(ctx, instance_uuid, limit, newest_first=newest_first, after=after):
-        found.append(event)
-        if len(found) > limit:
-            break
-    return found
-
-
-def _walk(
-    ctx: Context, instance_uuid: str, limit: int, *, newest_first: bool, after: tuple[int, int] | None
-) -> Iterator[TimelineEvent]:
-    """Yield events in order. The row of the position is read again: it may have parts on the page's other side."""
     told: dict[str, Told | None] = {}
+    end, rows, free = "", 0, 0
+    for row in _rows(ctx, instance_uuid, limit, newest_first=newest_first, after=after):
+        if rows == ROWS_MAX or len(told) - free >= DECISIONS_MAX:
+            return TimelinePage(tuple(found), end)
+        parts = _parts(ctx, instance_uuid, row, told)
+        for part in reversed(parts) if newest_first else parts:
+            end = part.position
+            if not (_beyond(part, after, newest_first=newest_first) and _is_meant(part, wanted, window)):
+                continue
+            if len(found) == limit:
+                return TimelinePage(tuple(found), found[-1].position)
+            found.append(part)
+        if after is not None and row.event_id == after[0]:
+            # The position's own row is read again by every page: it uses up nothing, so that each page gets on.
+            free = len(told)
+        else:
+            rows += 1
+    return TimelinePage(tuple(found), None)
+
+
+def _is_meant(part: TimelineEvent, wanted: Filter, window: Window) -> bool:
+    return wanted.admits(part.event.level, part.event.message) and window.holds(part.at_us)
+
+
+def _rows(
+    ctx: Context, instance_uuid: str, limit: int, *, newest_first: bool, after: tuple[int, int] | None
+) -> Iterator[EventView]:
+    """Yield rows in order. The row of the position is read again: it may have parts on the page's other side."""
     cursor = None if after is None else after[0] + (1 if newest_first else -1)
     count = min(limit + 1, _ROWS_AT_ONCE)
     while True:
         rows = events.listing(
             ctx.database, "instance", instance_uuid, limit=count, newest_first=newest_first, cursor=cursor
         )
-        for row in rows:
-            parts = _parts(ctx, instance_uuid, row, told)
-            ordered = reversed(parts) if newest_first else parts
-            yield from (part for part in ordered if _beyond(part, after, newest_first=newest_first))
+        yield from rows
         if len(rows) < count:
             return
         cursor = rows[-1].event_id

@@ -2,30 +2,68 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Annotated, Any, Final, Literal
 
-from fastapi import Query
+from fastapi import Depends, Query
 from starlette.responses import Response
 
-from fleet.api.answers import answer, iso, number, page, place
+from fleet.api.answers import answer, iso, number, place
 from fleet.ledger import events
 from fleet.ledger.database import Database
-from fleet.ledger.events import EventView
+from fleet.ledger.events import EVERYTHING, EventView, Filter
 from fleet.services import timeline
 from fleet.services.context import Context
 from fleet.services.timeline import TimelineEvent, Told
 
+SECONDS_MAX: Final = 100 * 366 * 86_400
+MESSAGE_CHARACTERS_MAX: Final = 255
 NewestFirstQuery = Annotated[bool, Query(description="newest first, or false: oldest first")]
+Level = Literal["info", "warning", "error"]
+
+
+async def event_filter(
+    *,
+    level: Annotated[Level | None, Query(description="only of this level")] = None,
+    message: Annotated[
+        str | None,
+        Query(min_length=1, max_length=MESSAGE_CHARACTERS_MAX, description="only this message; `…*`: beginning so"),
+    ] = None,
+    since_seconds: Annotated[
+        int | None, Query(ge=0, le=SECONDS_MAX, description="only what is at most so old, by the database's clock")
+    ] = None,
+    until_seconds: Annotated[
+        int | None, Query(ge=0, le=SECONDS_MAX, description="only what is at least so old")
+    ] = None,
+) -> Filter:
+    """Which events a caller wants to see."""
+    return Filter(level=level or "", message=message or "", since_seconds=since_seconds, until_seconds=until_seconds)
+
+
+FilterDep = Annotated[Filter, Depends(event_filter)]
 
 
 def events_page(
-    db: Database, object_type: str, object_id: str, limit: int, cursor: str | None, *, newest_first: bool
+    db: Database,
+    object_type: str,
+    object_id: str,
+    limit: int,
+    cursor: str | None,
+    *,
+    newest_first: bool,
+    wanted: Filter = EVERYTHING,
 ) -> Response:
-    """One page of an object's events."""
-    # The ledger's own bound is this page's: only a page that is not full can be known to be the last one.
-    found = events.listing(db, object_type, object_id, limit=limit, newest_first=newest_first, cursor=number(cursor))
-    more = len(found) == limit
-    return page([*found, found[-1]] if more else found, limit, show, lambda event: event.event_id)
+    """One page of an object's events.
+
+    A page that had to look through many may be short, or empty, and name the next one.
+    """
+    asked = replace(wanted, object_type=object_type, object_id=object_id)
+    found = events.search(db, asked, limit=limit, newest_first=newest_first, cursor=number(cursor))
+    return _page([show(event) for event in found.events], found.next_cursor)
+
+
+def _page(items: list[dict[str, Any]], following: int | str | None) -> Response:
+    return answer({"items": items, "next_cursor": None if following is None else str(following)})
 
 
 def show(event: EventView) -> dict[str, Any]:
@@ -39,11 +77,20 @@ def show(event: EventView) -> dict[str, Any]:
     }
 
 
-def timeline_page(ctx: Context, instance_uuid: str, limit: int, cursor: str | None, *, newest_first: bool) -> Response:
+def timeline_page(
+    ctx: Context,
+    instance_uuid: str,
+    limit: int,
+    cursor: str | None,
+    *,
+    newest_first: bool,
+    wanted: Filter = EVERYTHING,
+) -> Response:
     """One page of an instance's timeline, with the schedule events of its placings."""
-    after = place(cursor)
-    found = timeline.of_instance(ctx, instance_uuid, limit=limit, newest_first=newest_first, after=after)
-    return page(found, limit, _show_part, lambda event: event.position)
+    found = timeline.of_instance(
+        ctx, instance_uuid, limit=limit, newest_first=newest_first, after=place(cursor), wanted=wanted
+    )
+    return _page([_show_part(event) for event in found.events], found.next_position)
 
 
 def _show_part(found: TimelineEvent) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from fleet.api.answers import LIMIT_DEFAULT, answer, iso, page, position
 from fleet.api.bodies import StrictRoute
 from fleet.api.dependencies import CallerDep, CursorQuery, LimitQuery, RetryKeyDep, Services, ServicesDep, UuidPath
 from fleet.api.problems import problem
-from fleet.api.routers.events import NewestFirstQuery, timeline_page
+from fleet.api.routers.events import FilterDep, NewestFirstQuery, timeline_page
 from fleet.api.schemas import (
     AcceptedAnswer,
     CreatedAnswer,
@@ -175,13 +175,14 @@ def instance_events(
     services: ServicesDep,
     caller: CallerDep,
     uuid: UuidPath,
+    wanted: FilterDep,
     limit: LimitQuery = LIMIT_DEFAULT,
     cursor: CursorQuery = None,
     newest_first: NewestFirstQuery = True,
 ) -> Response:
     """What happened to an instance, each stage of its placings included."""
     _visible(services, caller, uuid)
-    return timeline_page(services.context, str(uuid), limit, cursor, newest_first=newest_first)
+    return timeline_page(services.context, str(uuid), limit, cursor, newest_first=newest_first, wanted=wanted)
 
 
 @router.post("/instances/{uuid}/start", responses=documented(404), response_model=None)

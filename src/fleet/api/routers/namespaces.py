@@ -11,7 +11,7 @@ from starlette.responses import Response
 from fleet.api.answers import LIMIT_DEFAULT, answer, iso, page
 from fleet.api.bodies import StrictRoute
 from fleet.api.dependencies import AdminDep, CallerDep, CursorQuery, LimitQuery, NamePath, RetryKeyDep, ServicesDep
-from fleet.api.routers.events import NewestFirstQuery, events_page
+from fleet.api.routers.events import FilterDep, NewestFirstQuery, events_page
 from fleet.api.schemas import EventAnswer, KeyAnswer, NamespaceAnswer, NewKeyAnswer, Page, documented
 from fleet.ledger.namespaces import KeyView, NamespaceView
 from fleet.model.request import Name
@@ -137,10 +137,13 @@ def namespace_events(
     services: ServicesDep,
     caller: CallerDep,
     namespace: NamePath,
+    wanted: FilterDep,
     limit: LimitQuery = LIMIT_DEFAULT,
     cursor: CursorQuery = None,
     newest_first: NewestFirstQuery = True,
 ) -> Response:
     """What happened to a namespace."""
     namespaces.get(services.database, caller, namespace)
-    return events_page(services.database, "namespace", namespace, limit, cursor, newest_first=newest_first)
+    return events_page(
+        services.database, "namespace", namespace, limit, cursor, newest_first=newest_first, wanted=wanted
+    )

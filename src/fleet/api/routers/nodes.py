@@ -10,7 +10,7 @@ from starlette.responses import Response
 from fleet.api.answers import LIMIT_DEFAULT, answer, iso, page
 from fleet.api.bodies import StrictRoute
 from fleet.api.dependencies import AdminDep, CursorQuery, LimitQuery, NamePath, RetryKeyDep, ServicesDep
-from fleet.api.routers.events import NewestFirstQuery, events_page
+from fleet.api.routers.events import FilterDep, NewestFirstQuery, events_page
 from fleet.api.schemas import EventAnswer, NodeAnswer, Page, documented
 from fleet.ledger import nodes as ledger_nodes
 from fleet.ledger.gpus import HeldUnit
@@ -134,6 +134,7 @@ def node_events(
     services: ServicesDep,
     caller: AdminDep,
     name: NamePath,
+    wanted: FilterDep,
     limit: LimitQuery = LIMIT_DEFAULT,
     cursor: CursorQuery = None,
     newest_first: NewestFirstQuery = True,
@@ -141,7 +142,7 @@ def node_events(
     """What happened to a node, a removed one too."""
     if ledger_nodes.get(services.database, name, deleted=True) is None:
         raise NotFound(nodes.NO_NODE)
-    return events_page(services.database, "node", name, limit, cursor, newest_first=newest_first)
+    return events_page(services.database, "node", name, limit, cursor, newest_first=newest_first, wanted=wanted)
 
 
 @router.put("/{name}/gpus", responses=documented(403, 404, 409, success=NodeAnswer), response_model=None)
