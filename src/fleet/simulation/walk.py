@@ -58,7 +58,10 @@ Answer = Placed | NotPlaced
 
 @dataclass(slots=True)
 class Placing:
-    """One request's way through decide and admit. `charge_for` makes the charge that a try on a node asks for."""
+    """One request's way through decide and admit. `charge_for` makes the charge that a try on a node asks for.
+
+    `looks` counts the attempts that are over; draws are named by it.
+    """
 
     engine: Engine
     ledger: Ledger
