@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from fleet.config import Settings
 from fleet.ledger.database import Database
 from fleet.model.errors import DatabaseUnavailable
+from fleet.queue.connection import connect
 from fleet.services.authentication import Authenticator, ensure_admin_key, is_private, token_secret
 from fleet.services.daemon import BROKEN, DONE, Daemon, Life, schema_ready
 from fleet.services.database_clock import DatabaseClock
@@ -126,17 +127,37 @@ def _share_figures(settings: Settings) -> Path | None:
 
 def _serve_one(settings: Settings, life: Life, secret: str, listening: socket, beat: Callable[[], bool]) -> None:
     from fleet import bootstrap  # noqa: PLC0415
+    from fleet.api.addresses import TrustedProxies  # noqa: PLC0415
     from fleet.api.app import create_app  # noqa: PLC0415
     from fleet.api.dependencies import Services  # noqa: PLC0415
     from fleet.api.server import serve as serve_http  # noqa: PLC0415
+    from fleet.services.failed_logins import REDIS_SECONDS, FailedLogins, recorded_in  # noqa: PLC0415
 
     context = bootstrap.build(settings, life.environ)
+    failures = FailedLogins(
+        connect(settings.redis_url, hasty_seconds=REDIS_SECONDS),
+        elapsed=time.monotonic,
+        wall_clock=time.time,
+        on_burst=recorded_in(context.database),
+    )
     authenticator = Authenticator(
-        context.database, secret=secret, clock=DatabaseClock(context.database, time.monotonic)
+        context.database,
+        secret=secret,
+        clock=DatabaseClock(context.database, time.monotonic),
+        elapsed=time.monotonic,
+        failures=failures,
     )
     context.snapshots.start()
     try:
-        app = create_app(Services(context=context, authenticator=authenticator, secret=secret))
+        app = create_app(
+            Services(
+                context=context,
+                authenticator=authenticator,
+                failures=failures,
+                secret=secret,
+                trusted_proxies=TrustedProxies.of(settings.api_trusted_proxies),
+            )
+        )
         serve_http(app, listening, beat)
     finally:
         context.snapshots.stop()

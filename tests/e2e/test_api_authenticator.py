@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +28,7 @@ from fleet.services.authentication import (
 from fleet.services.database_clock import DatabaseClock
 
 SECRET = "0123456789" * 4
+HERE = "192.0.2.1"
 
 
 class Clock:
@@ -41,6 +42,23 @@ class Clock:
 
     def refresh(self) -> None:
         pass
+
+
+class Counted:
+    """What is told of failures; nobody is ever refused."""
+
+    def __init__(self) -> None:
+        self.logins: list[tuple[str, str]] = []
+        self.tokens: list[str] = []
+
+    def refuse(self, address: str, namespace: str) -> None:
+        pass
+
+    def login_failed(self, address: str, namespace: str) -> None:
+        self.logins.append((address, namespace))
+
+    def token_failed(self, address: str) -> None:
+        self.tokens.append(address)
 
 
 class Counting(PasswordHasher):
@@ -72,20 +90,28 @@ def clock() -> Clock:
 
 @pytest.fixture
 def authenticator(database: Database, clock: Clock) -> Authenticator:
-    return Authenticator(database, secret=SECRET, clock=clock)
+    return watched(database, clock)
+
+
+def watched(
+    database: Database, clock: Clock | DatabaseClock, elapsed: Callable[[], float] | None = None, secret: str = SECRET
+) -> Authenticator:
+    """An authenticator whose clock of the machine is, unless another is given, the test's."""
+    own = clock if elapsed is None else elapsed
+    return Authenticator(database, secret=secret, clock=clock, elapsed=own, failures=Counted())
 
 
 def test_a_token_is_good_until_its_hour_is_over_and_never_longer(authenticator: Authenticator, clock: Clock) -> None:
-    token = authenticator.login("tenant", "k1.secret").token
-    assert authenticator.verify(token).namespace == "tenant"
+    token = authenticator.login("tenant", "k1.secret", HERE).token
+    assert authenticator.verify(token, HERE).namespace == "tenant"
 
     clock.now += TOKEN_SECONDS - 1
-    assert authenticator.verify(token).namespace == "tenant"
+    assert authenticator.verify(token, HERE).namespace == "tenant"
     assert authenticator.remembered(token) is not None
     clock.now += 1
     assert authenticator.remembered(token) is None
     with pytest.raises(Unauthenticated):
-        authenticator.verify(token)
+        authenticator.verify(token, HERE)
 
 
 class Elapsed:
@@ -103,16 +129,16 @@ def test_a_token_lives_by_the_databases_time_whatever_the_machines_clock_says(
 ) -> None:
     monkeypatch.setattr(time, "time", lambda: 4_000_000_000.0)
     elapsed = Elapsed()
-    one = Authenticator(database, secret=SECRET, clock=DatabaseClock(database, elapsed))
-    other = Authenticator(database, secret=SECRET, clock=DatabaseClock(database, Elapsed()))
-    token = one.login("tenant", "k1.secret").token
+    one = watched(database, DatabaseClock(database, elapsed), elapsed)
+    other = watched(database, DatabaseClock(database, Elapsed()), Elapsed())
+    token = one.login("tenant", "k1.secret", HERE).token
     ends_at = jwt.decode(token, options={"verify_signature": False})["exp"]
 
     assert abs(ends_at - TOKEN_SECONDS - cluster.now_us(database) / 1_000_000) < 60
-    assert other.verify(token).namespace == "tenant"
+    assert other.verify(token, HERE).namespace == "tenant"
     # The machine slept past the hour, but the database did not: it is asked again after a minute.
     elapsed.now += TOKEN_SECONDS + 1
-    assert one.verify(token).namespace == "tenant"
+    assert one.verify(token, HERE).namespace == "tenant"
 
 
 def test_the_databases_clock_goes_on_while_the_database_is_away(
@@ -143,20 +169,20 @@ def test_the_databases_clock_goes_on_while_the_database_is_away(
 def test_a_remembered_token_is_looked_at_again_after_a_moment(
     authenticator: Authenticator, database: Database, clock: Clock
 ) -> None:
-    token = authenticator.login("tenant", "k1.secret").token
-    authenticator.verify(token)
+    token = authenticator.login("tenant", "k1.secret", HERE).token
+    authenticator.verify(token, HERE)
     namespaces.delete_key(database, "tenant", "k1")
 
     assert authenticator.remembered(token) is not None
     clock.now += ALIVE_SECONDS
     assert authenticator.remembered(token) is None
     with pytest.raises(Unauthenticated):
-        authenticator.verify(token)
+        authenticator.verify(token, HERE)
 
 
 def test_where_the_key_was_deleted_it_stops_at_once(authenticator: Authenticator, database: Database) -> None:
-    token = authenticator.login("tenant", "k1.secret").token
-    authenticator.verify(token)
+    token = authenticator.login("tenant", "k1.secret", HERE).token
+    authenticator.verify(token, HERE)
     namespaces.delete_key(database, "tenant", "k1")
 
     authenticator.forget("tenant")
@@ -165,10 +191,10 @@ def test_where_the_key_was_deleted_it_stops_at_once(authenticator: Authenticator
 
 
 def test_another_processs_secret_makes_another_token(authenticator: Authenticator, database: Database) -> None:
-    other = Authenticator(database, secret="x" * 40, clock=Clock())
+    other = watched(database, Clock(), secret="x" * 40)
 
     with pytest.raises(Unauthenticated):
-        other.verify(authenticator.login("tenant", "k1.secret").token)
+        other.verify(authenticator.login("tenant", "k1.secret", HERE).token, HERE)
 
 
 @pytest.mark.parametrize(
@@ -178,10 +204,10 @@ def test_another_processs_secret_makes_another_token(authenticator: Authenticato
 def test_a_token_whose_claims_mean_something_else_is_no_token(
     authenticator: Authenticator, meant: dict[str, Any]
 ) -> None:
-    claims = jwt.decode(authenticator.login("tenant", "k1.secret").token, options={"verify_signature": False})
+    claims = jwt.decode(authenticator.login("tenant", "k1.secret", HERE).token, options={"verify_signature": False})
 
     with pytest.raises(Unauthenticated):
-        authenticator.verify(jwt.encode({**claims, **meant}, SECRET, algorithm="HS256"))
+        authenticator.verify(jwt.encode({**claims, **meant}, SECRET, algorithm="HS256"), HERE)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +229,7 @@ def test_every_failed_login_verifies_exactly_one_hash(
     before = Counting.verified
 
     with pytest.raises(Unauthenticated) as refused:
-        authenticator.login(namespace, key)
+        authenticator.login(namespace, key, HERE)
 
     assert Counting.verified - before == 1
     assert refused.value.detail == "the namespace or its key is wrong"
@@ -235,18 +261,18 @@ def test_the_admin_key_file_is_made_once_and_kept(database: Database, tmp_path: 
 
     assert (made, kept) == (True, False)
     assert path.stat().st_mode & 0o777 == 0o600
-    authenticator = Authenticator(database, secret=SECRET, clock=clock)
-    token = authenticator.login("system", read_key_file(path)).token
-    assert authenticator.verify(token).is_admin
+    authenticator = watched(database, clock)
+    token = authenticator.login("system", read_key_file(path), HERE).token
+    assert authenticator.verify(token, HERE).is_admin
 
 
 def test_each_machine_may_have_a_key_file_of_its_own(database: Database, tmp_path: Path, clock: Clock) -> None:
     ensure_admin_key(database, tmp_path / "a.key", "host-a")
     ensure_admin_key(database, tmp_path / "b.key", "host-b")
 
-    authenticator = Authenticator(database, secret=SECRET, clock=clock)
+    authenticator = watched(database, clock)
     for name in ("a.key", "b.key"):
-        assert authenticator.login("system", read_key_file(tmp_path / name)).expires_in == TOKEN_SECONDS
+        assert authenticator.login("system", read_key_file(tmp_path / name), HERE).expires_in == TOKEN_SECONDS
 
 
 @pytest.mark.parametrize(

@@ -8,39 +8,52 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Final
 from uuid import UUID
 
+from anyio import sleep
 from fastapi import Depends, Header, Path, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from fleet.api.addresses import TrustedProxies
 from fleet.api.answers import CURSOR_CHARACTERS_MAX, LIMIT_DEFAULT, LIMIT_MAX
 from fleet.ledger.database import Database
-from fleet.model.errors import InvalidRequest, Unauthenticated
+from fleet.model.errors import Forbidden, InvalidRequest, NotFound, Unauthenticated
 from fleet.model.request import Name
-from fleet.services.authentication import Authenticator, Caller, require_admin
+from fleet.services.authentication import FORGOTTEN_SECONDS, Authenticator, Caller, require_admin
 from fleet.services.context import Context
+from fleet.services.failed_logins import FailedLogins
 from fleet.services.idempotency import RetryKey
 
 TOKEN_CHARACTERS_MAX: Final = 2000
+NODES_ONLY: Final = "a node's token may only publish that node's sample and see to its operations"
 _PRINTABLE: Final = re.compile(r"[\x20-\x7e]{1,255}", re.ASCII)
 _bearer = HTTPBearer(auto_error=False, description="The token that `POST /auth` answers.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What a process serves with. `secret` signs its tokens."""
+    """What a process serves with. `secret` signs its tokens; `trusted_proxies` are believed about who calls."""
 
     context: Context
     authenticator: Authenticator
+    failures: FailedLogins
     secret: str
+    trusted_proxies: TrustedProxies
 
     @property
     def database(self) -> Database:
         """The ledger's database."""
         return self.context.database
+
+    def address(self, request: Request) -> str:
+        """The caller's address: the peer's, or what a trusted proxy says that it is."""
+        peer = "" if request.client is None else request.client.host
+        return self.trusted_proxies.caller(peer, request.headers.getlist("x-forwarded-for"))
 
 
 async def services(request: Request) -> Services:
@@ -49,17 +62,52 @@ async def services(request: Request) -> Services:
     return found
 
 
+async def caller_or_node(
+    request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+) -> Caller:
+    """Who is calling, where a node's token may be enough; a token seen a moment ago costs no wait."""
+    if credentials is None or len(credentials.credentials) > TOKEN_CHARACTERS_MAX:
+        raise Unauthenticated("the token is missing, not valid or expired; get one from POST /auth")
+    of_this_process: Services = request.app.state.services
+    found = of_this_process.authenticator.remembered(credentials.credentials)
+    if found is not None:
+        return found
+    verify = of_this_process.authenticator.verify
+    return await run_in_threadpool(verify, credentials.credentials, of_this_process.address(request))
+
+
 async def caller(
     request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 ) -> Caller:
-    """Who is calling; a token seen a moment ago costs no wait."""
-    if credentials is None or len(credentials.credentials) > TOKEN_CHARACTERS_MAX:
-        raise Unauthenticated("the token is missing, not valid or expired; get one from POST /auth")
-    authenticator: Authenticator = request.app.state.services.authenticator
-    found = authenticator.remembered(credentials.credentials)
-    if found is not None:
-        return found
-    return await run_in_threadpool(authenticator.verify, credentials.credentials)
+    """Who is calling; a node's token is refused before anything is looked up."""
+    found = await caller_or_node(request, credentials)
+    if found.node:
+        raise Forbidden(NODES_ONLY)
+    return found
+
+
+async def node_or_admin(request: Request, found: Annotated[Caller, Depends(caller_or_node)]) -> Caller:
+    """The admin, or a node (where the path names one: that node); nothing is looked up for anyone else."""
+    if not found.node:
+        require_admin(found)
+    elif request.path_params.get("name", found.node) != found.node:
+        raise Forbidden(NODES_ONLY)
+    return found
+
+
+@asynccontextmanager
+async def revoking(of_this_process: Services, namespace: str) -> AsyncGenerator[None]:
+    """Around what ends keys of a namespace: left only when no process can let in who comes with them.
+
+    Also where there was nothing to end: that may be the second try of somebody who did not hear the first answer.
+    """
+    try:
+        yield
+    except NotFound:
+        await sleep(FORGOTTEN_SECONDS)
+        raise
+    of_this_process.authenticator.forget(namespace)
+    await sleep(FORGOTTEN_SECONDS)
 
 
 async def admin(found: Annotated[Caller, Depends(caller)]) -> Caller:
@@ -88,6 +136,8 @@ async def retry_key(
 ServicesDep = Annotated[Services, Depends(services)]
 CallerDep = Annotated[Caller, Depends(caller)]
 AdminDep = Annotated[Caller, Depends(admin)]
+CallerOrNodeDep = Annotated[Caller, Depends(caller_or_node)]
+NodeOrAdminDep = Annotated[Caller, Depends(node_or_admin)]
 RetryKeyDep = Annotated[RetryKey | None, Depends(retry_key)]
 LimitQuery = Annotated[int, Query(ge=1, le=LIMIT_MAX, description="how many items at most")]
 CursorQuery = Annotated[
@@ -100,11 +150,14 @@ __all__ = [
     "LIMIT_DEFAULT",
     "AdminDep",
     "CallerDep",
+    "CallerOrNodeDep",
     "CursorQuery",
     "LimitQuery",
     "NamePath",
+    "NodeOrAdminDep",
     "RetryKeyDep",
     "Services",
     "ServicesDep",
     "UuidPath",
+    "revoking",
 ]

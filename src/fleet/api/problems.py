@@ -65,7 +65,6 @@ RETRY_AFTER_SECONDS: Final[Mapping[str, int]] = {
     "claim_conflict": 1,
     "database_unavailable": 1,
     "queue_unavailable": 1,
-    "rate_limited": 1,
 }
 TRANSIENT_CAPACITY_SECONDS: Final = 15
 DETAIL_CHARACTERS_MAX: Final = 4000
@@ -171,5 +170,5 @@ def _headers(code: str, extra: Mapping[str, Any]) -> dict[str, str]:
         return {"WWW-Authenticate": "Bearer"}
     if code == "out_of_capacity" and extra.get("transient"):
         return {"Retry-After": str(TRANSIENT_CAPACITY_SECONDS)}
-    seconds = RETRY_AFTER_SECONDS.get(code)
+    seconds = extra.get("retry_after_seconds", RETRY_AFTER_SECONDS.get(code))
     return {} if seconds is None else {"Retry-After": str(seconds)}

@@ -5,6 +5,7 @@ A default of None means "not set": the process that cannot do without the value 
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -151,6 +152,17 @@ def _addresses(rest: str, *, first_at: bool) -> bool:
     return all(each is not None and 1 <= int(each["port"] or 1) <= PORT_MAX for each in found)
 
 
+def _networks() -> Parser:
+    def read(text: str) -> tuple[str, ...]:
+        parts = [part.strip() for part in text.split(",")] if text else []
+        try:
+            return tuple(str(ipaddress.ip_network(part)) for part in parts)
+        except ValueError:
+            raise ValueError("holds what is no address and no network") from None
+
+    return Parser("addresses and networks such as 10.0.0.7, 10.1.0.0/16; empty for none", read)
+
+
 def _secret() -> Parser:
     def read(text: str) -> str:
         if len(text) < SECRET_CHARACTERS_MIN or len(text) > TEXT_CHARACTERS_MAX:
@@ -261,6 +273,13 @@ _API_KEYS: Final = (
         parser=whole_between(1, 256),
         default="2",
         meaning="processes that serve the API, each with its own scheduler",
+    ),
+    Key(
+        name="API_TRUSTED_PROXIES",
+        scope=Scope.API,
+        parser=_networks(),
+        default="",
+        meaning="proxies whose X-Forwarded-For is believed about who calls; empty: no proxy's",
     ),
     Key(
         name="AUTH_SECRET",

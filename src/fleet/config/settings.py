@@ -70,6 +70,7 @@ class Settings:
     api_host: str
     api_port: int
     api_workers: int
+    api_trusted_proxies: tuple[str, ...]
     auth_secret: str = field(repr=False)
     admin_key_file: str
     spawn_command: str
@@ -192,6 +193,8 @@ def _displayed(key: Key, value: object) -> str:
         return HIDDEN
     if isinstance(value, Mapping):
         return ",".join(f"{name}={text}" for name, text in value.items()) or NOT_SET
+    if isinstance(value, tuple):
+        return ",".join(value) or NOT_SET
     if isinstance(value, bool):
         return "true" if value else "false"
     return shown(value)[1:-1]

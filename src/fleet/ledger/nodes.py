@@ -52,7 +52,8 @@ FORGET_LABELS = Sql("DELETE FROM node_labels WHERE node_id = :id")
 KEEP_LABEL = Sql("INSERT INTO node_labels (node_id, label, value) VALUES (:id, :label, :value)")
 # A removed node has no ledger row any more: registered again, it gets its limits with its first sample.
 REVIVE = Sql("""
-    UPDATE nodes SET state = 'created', scheduling = 'enabled', registered_at = {now}, updated_at = {now}
+    UPDATE nodes SET state = 'created', scheduling = 'enabled', token_hash = '', registered_at = {now},
+        updated_at = {now}
     WHERE id = :id AND state = 'deleted'
 """)
 VIEW = """
@@ -63,8 +64,17 @@ VIEW = """
         c.expected_demand, c.counted, c.sleepy_memory_mb
     FROM nodes n LEFT JOIN node_metrics m ON m.node_id = n.id LEFT JOIN scheduler_node_capacity c ON c.node_id = n.id
 """
+# As above, without the ledger's counters: for when they cannot be read.
+BARE_VIEW = """
+    SELECT n.id, n.name, n.labels, n.region, n.arch, n.backend, n.sleepy_pool, n.max_instances, n.gpu_kind, n.state,
+        n.scheduling, n.registered_at, m.metrics, m.failed, m.sample_at, {now} - m.sample_at AS sample_age_us,
+        NULL AS sized
+    FROM nodes n LEFT JOIN node_metrics m ON m.node_id = n.id
+"""
 GET = Sql(f"{VIEW} WHERE n.name = :name")
-LIST = Sql(f"{VIEW} WHERE n.state <> 'deleted' AND n.name > :after ORDER BY n.name LIMIT :limit")
+_PAGE = "WHERE n.state <> 'deleted' AND n.name > :after ORDER BY n.name LIMIT :limit"
+LIST = Sql(f"{VIEW} {_PAGE}")
+BARE_LIST = Sql(f"{BARE_VIEW} {_PAGE}")
 COUNTS = Sql("SELECT state, scheduling, COUNT(*) AS nodes FROM nodes GROUP BY state, scheduling")
 
 
@@ -126,6 +136,13 @@ def listing(db: Database, limit: int, after: str = "") -> list[NodeView]:
     """Return nodes that are not removed by name, from after `after` on."""
     with db.read() as conn:
         return _views(conn, LIST.run(conn, limit=limit, after=after).mappings().all())
+
+
+def listing_bare(db: Database, limit: int, after: str = "") -> list[NodeView]:
+    """Return nodes as `listing` does, without reading a counter: no node has a ledger row, and no GPU is known."""
+    with db.read() as conn:
+        rows = BARE_LIST.run(conn, limit=limit, after=after).mappings().all()
+    return [_view(row, NodeGpus(kind=row["gpu_kind"])) for row in rows]
 
 
 def counts(db: Database) -> dict[tuple[str, str], int]:

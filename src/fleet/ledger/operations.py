@@ -116,7 +116,7 @@ _RETRY = Sql(
     f"""UPDATE operations SET state = 'pending', attempts = 0, next_attempt_at = {{now}}, finished_at = NULL, {_FREE}
     WHERE uuid = :uuid AND state = 'failed'"""
 )
-_LOCK = Sql("SELECT state, attempts, error FROM operations WHERE uuid = :uuid {for_update}")
+_LOCK = Sql("SELECT state, attempts, error, node_id FROM operations WHERE uuid = :uuid {for_update}")
 _WITHOUT_LEASE = "(state = 'pending' OR (state = 'running' AND lease_expires_at < {now}))"
 # The number counts up: whoever still believes to hold the lease is fenced off.
 _CANCEL = Sql(
@@ -285,8 +285,10 @@ def listing(
         return [_view(row) for row in sql.run(conn, binds, limit=limit).mappings()]
 
 
-def retry(db: Database, uuid: str, *, by: str = "") -> OperationView:
+def retry(db: Database, uuid: str, *, node_id: int | None = None, by: str = "") -> OperationView:
     """Let a failed operation be tried again from its first attempt; `by` is who does it.
+
+    `node_id`: only while it is that node's.
 
     Raises:
         NotFound: no such operation.
@@ -295,7 +297,7 @@ def retry(db: Database, uuid: str, *, by: str = "") -> OperationView:
     found = _known(db, uuid)
 
     def work(conn: Connection) -> bool:
-        before = _locked(conn, uuid)
+        before = _locked(conn, uuid, node_id)
         if not _RETRY.run(conn, uuid=uuid).rowcount:
             return False
         old = {"state": before.state, "attempts": before.attempts, "error": before.error}
@@ -308,10 +310,17 @@ def retry(db: Database, uuid: str, *, by: str = "") -> OperationView:
     return _known(db, uuid)
 
 
-def cancel(db: Database, uuid: str, reason: str = "cancelled by an operator", *, by: str = "") -> OperationView:
+def cancel(
+    db: Database,
+    uuid: str,
+    reason: str = "cancelled by an operator",
+    *,
+    node_id: int | None = None,
+    by: str = "",
+) -> OperationView:
     """End an operation that no worker holds. The instance of a create ends in error and keeps its charge until deleted.
 
-    `by` is who does it.
+    `by` is who does it. `node_id`: only while it is that node's.
 
     Raises:
         NotFound: no such operation.
@@ -324,7 +333,7 @@ def cancel(db: Database, uuid: str, reason: str = "cancelled by an operator", *,
     def work(conn: Connection) -> None:
         if found.kind is OperationKind.CREATE:
             instances.move_state(conn, found.instance_uuid, {InstanceState.CREATING}, InstanceState.ERROR, error=reason)
-        before = _locked(conn, uuid)
+        before = _locked(conn, uuid, node_id)
         if not cancel_unheld(conn, uuid, reason):
             raise Conflict(f"only an operation that no worker holds can be cancelled; this one is {before.state}")
         old = {"state": before.state, "attempts": before.attempts}
@@ -335,9 +344,9 @@ def cancel(db: Database, uuid: str, reason: str = "cancelled by an operator", *,
     return _known(db, uuid)
 
 
-def _locked(conn: Connection, uuid: str) -> Row[Any]:
+def _locked(conn: Connection, uuid: str, node_id: int | None) -> Row[Any]:
     row = _LOCK.run(conn, uuid=uuid).first()
-    if row is None:
+    if row is None or node_id not in (None, row.node_id):
         raise NotFound(f"no operation {uuid}")
     return row
 

@@ -72,6 +72,64 @@ class Conflict(FleetError):
     code = "conflict"
 
 
+class ClaimExists(Conflict):
+    """The namespace holds an active claim already."""
+
+    code = "claim_exists"
+
+
+class ClaimBelowUsage(Conflict):
+    """A claim cannot shrink below what its namespace uses of it."""
+
+    code = "claim_below_usage"
+
+
+class ClaimNotActive(Conflict):
+    """The claim has ended: it can be deleted and replaced, not changed."""
+
+    code = "claim_not_active"
+
+
+class ClaimCapacity(FleetError):
+    """The cluster has no room to promise that; `extra["dimensions"]` holds the figures of every dimension."""
+
+    code = "claim_capacity"
+
+
+class ClaimNotReady(FleetError):
+    """The cluster's capacity is not known, so nothing can be promised yet: retry."""
+
+    code = "claim_not_ready"
+
+
+class ClaimConflict(FleetError):
+    """The claim, or what it depends on, was changed by others again and again: retry."""
+
+    code = "claim_conflict"
+
+
+class ClaimDeleteFailed(FleetError):
+    """A claim could not be deleted: it stands, with its capacity. Why is for operators only."""
+
+    code = "claim_delete_failed"
+
+    def __init__(self, reason: str) -> None:
+        """Keep the reason; a caller is told what stands and what to do."""
+        told = "the claim could not be deleted: it stands and holds its capacity; repeat the request"
+        super().__init__(f"{told} ({reason})")
+        self.told = told
+
+
+class RateLimited(FleetError):
+    """Too many failures from one address; `retry_after_seconds` says when the next try is judged."""
+
+    code = "rate_limited"
+
+    def __init__(self, detail: str, *, retry_after_seconds: int) -> None:
+        """Keep the wait beside the sentence."""
+        super().__init__(detail, retry_after_seconds=retry_after_seconds)
+
+
 class IdempotencyMismatch(FleetError):
     """The same idempotency key came with another body."""
 

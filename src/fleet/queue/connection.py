@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import redis
-from redis.backoff import ExponentialWithJitterBackoff
+from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
@@ -37,8 +37,10 @@ class Eviction:
         return self.policy is not None and self.policy != "noeviction"
 
 
-def connect(url: str, *, blocking: bool = False) -> redis.Redis:
+def connect(url: str, *, blocking: bool = False, hasty_seconds: float | None = None) -> redis.Redis:
     """Return a client for `url`; nothing is sent yet. `blocking` is for a consumer that waits for work.
+
+    `hasty_seconds` is for who can do without: so long each for connecting and answering, and no second try.
 
     Accepts `redis://`, `rediss://`, `unix://` and `redis+sentinel://[user:password@]host[:port],…/service[/database]`
     (the query's `sentinel_password` is for the sentinels themselves).
@@ -49,6 +51,9 @@ def connect(url: str, *, blocking: bool = False) -> redis.Redis:
         "health_check_interval": 30,
         "retry": Retry(ExponentialWithJitterBackoff(cap=0.1, base=0.02), 2 if blocking else 1),
     }
+    if hasty_seconds is not None:
+        options |= {"socket_connect_timeout": hasty_seconds, "socket_timeout": hasty_seconds}
+        options["retry"] = Retry(NoBackoff(), 0)
     if urlsplit(url).scheme == SENTINEL_SCHEME:
         return _by_sentinel(url, options)
     try:
@@ -75,8 +80,8 @@ def _by_sentinel(url: str, options: dict[str, Any]) -> redis.Redis:
     sentinel = Sentinel(  # type: ignore[no-untyped-call]
         sentinels,
         sentinel_kwargs={
-            "socket_connect_timeout": CONNECT_SECONDS,
-            "socket_timeout": CONNECT_SECONDS,
+            "socket_connect_timeout": min(CONNECT_SECONDS, options["socket_connect_timeout"]),
+            "socket_timeout": min(CONNECT_SECONDS, options["socket_connect_timeout"]),
             "password": query.get("sentinel_password", [None])[0],
         },
         db=int(database or 0),

@@ -2,16 +2,30 @@
 
 A key is `<its name>.<secret>`, so that exactly one hash is verified whatever is sent; where there is none, a dummy is,
 and the answer is the same. The namespace `system` is the admin: its key lies in `ADMIN_KEY_FILE`, bare.
-A token names the key that bought it, and stops working with that key: at once in the process that deleted it, within
-`ALIVE_SECONDS` in the others.
+A node's token is `fleet-node.<its node>.<secret>`, for good; `fleet.services.node_tokens` makes it.
+
+**Revoked means revoked everywhere.** A token names the key that bought it. A process that has just looked at that key
+remembers the token, for at most `ALIVE_SECONDS` counted from *before* it asked the ledger, so that the next requests
+cost no look. Whoever ends a key or a namespace commits that, and answers only `FORGOTTEN_SECONDS` later: by then
+
+- whoever asked the ledger after the commit has seen that the key is gone,
+- whoever asked before it has counted its time from before the commit, so that time is over.
+
+So no request that begins after the answer is let in with that key, in no process, and no process has to be told: none
+that is slow, cut off from a queue or started meanwhile can miss it. `FORGOTTEN_SECONDS` is longer than `ALIVE_SECONDS`
+by more than two machines' clocks drift apart in that time. The time is monotonic and this process's own: nothing that
+sets a clock prolongs it. A node calls once a minute, so a node's token is never remembered, and ends with the commit.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import secrets
 import stat
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -20,7 +34,7 @@ import jwt
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
-from fleet.ledger import namespaces
+from fleet.ledger import namespaces, node_tokens
 from fleet.ledger.database import Database
 from fleet.ledger.namespaces import Credential
 from fleet.ledger.secrets import shared
@@ -30,9 +44,12 @@ from fleet.model.request import is_name
 SYSTEM: Final = "system"
 TOKEN_SECONDS: Final = 3600
 ALIVE_SECONDS: Final = 1.0
+FORGOTTEN_SECONDS: Final = 1.1
 TOKENS_CACHED_MAX: Final = 10_000
 KEY_CHARACTERS_MAX: Final = 255
 FILE_KEY_PREFIX: Final = "admin-file."
+NODE_TOKEN_PREFIX: Final = "fleet-node."  # noqa: S105 - what tells a node's token from a namespace's
+SELECTOR_CHARACTERS: Final = 8
 ALGORITHM: Final = "HS256"
 
 # The secrets are random and 256 bits long, so the cost only has to make a stolen table dull, not to slow down guessing.
@@ -43,15 +60,16 @@ _NOT_VALID: Final = "the token is missing, not valid or expired; get one from PO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who a valid token belongs to, and which of its keys bought it."""
+    """Who a valid token belongs to, and which of its keys bought it; or the node whose token it is."""
 
     namespace: str
     key: str = ""
+    node: str = ""
 
     @property
     def by(self) -> str:
-        """How an audit event names the caller: `namespace/key`."""
-        return f"{self.namespace}/{self.key}"
+        """How an audit event names the caller: `namespace/key`, or `node:name`."""
+        return f"node:{self.node}" if self.node else f"{self.namespace}/{self.key}"
 
     @property
     def is_admin(self) -> bool:
@@ -74,12 +92,12 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class _Verified:
-    """A token whose signature was checked; `alive_until` is when its key must be looked at again."""
+    """A token whose signature was checked. `good_until` is this process's time when it must be looked at again."""
 
     caller: Caller
     key_created_us: int
     expires_at: float
-    alive_until: float
+    good_until: float
 
 
 def require_admin(caller: Caller) -> None:
@@ -104,6 +122,29 @@ def hashed(key: str) -> str:
     return _HASHER.hash(key)
 
 
+def selector_of(key: str) -> str:
+    """Return what tells a rotated key's new secret from its former one: too little of a digest to help guessing."""
+    return hashlib.sha256(key.encode()).hexdigest()[:SELECTOR_CHARACTERS]
+
+
+def hashed_token(token: str) -> str:
+    """Return what is stored of a node's token: its secret has 256 random bits, so a quick hash is as good as a slow."""
+    return "sha256$" + hashlib.sha256(token.encode()).hexdigest()
+
+
+class Failures(Protocol):
+    """The bound on failed tries; `fleet.services.failed_logins` says what it is."""
+
+    def refuse(self, address: str, namespace: str) -> None:
+        """Refuse a login whose address failed too often."""
+
+    def login_failed(self, address: str, namespace: str) -> None:
+        """Count a failed login."""
+
+    def token_failed(self, address: str) -> None:
+        """Count a bad token, or refuse its address."""
+
+
 class Clock(Protocol):
     """The time that all API processes share, in seconds since 1970."""
 
@@ -117,24 +158,31 @@ class Clock(Protocol):
 class Authenticator:
     """Sells tokens for keys and recognises them again; one a process."""
 
-    def __init__(self, database: Database, *, secret: str, clock: Clock) -> None:
-        """`secret` signs the tokens: the same in every API process."""
+    def __init__(
+        self, database: Database, *, secret: str, clock: Clock, elapsed: Callable[[], float], failures: Failures
+    ) -> None:
+        """`secret` signs the tokens: the same in every API process. `elapsed` is monotonic, and no other process's."""
         self._database = database
         self._secret = secret
         self._clock = clock
+        self._elapsed = elapsed
+        self._failures = failures
         self._dummy = hashed(new_secret())
         self._verified: dict[str, _Verified] = {}
         self._lock = threading.Lock()
 
-    def login(self, namespace: str, key: str) -> Token:
+    def login(self, namespace: str, key: str, address: str) -> Token:
         """Return a token for a namespace's key.
 
         Raises:
             Unauthenticated: no such namespace, or not its key: the same words, after about the same time.
+            RateLimited: `address` failed too often; no key is looked at.
         """
+        self._failures.refuse(address, namespace)
         self._clock.refresh()
         found = self._matching(namespace, key)
         if found is None:
+            self._failures.login_failed(address, namespace)
             raise Unauthenticated(_WRONG)
         left = TOKEN_SECONDS if found.left_us is None else min(TOKEN_SECONDS, found.left_us // 1_000_000)
         if left < 1:
@@ -146,29 +194,47 @@ class Authenticator:
     def remembered(self, token: str) -> Caller | None:
         """Return the caller of a token that was verified a moment ago; never waits."""
         found = self._verified.get(token)
-        return found.caller if found is not None and self._clock() < min(found.expires_at, found.alive_until) else None
+        return found.caller if found is not None and self._elapsed() < found.good_until else None
 
-    def verify(self, token: str) -> Caller:
+    def verify(self, token: str, address: str) -> Caller:
         """Return the caller of a token.
 
         Raises:
-            Unauthenticated: it is not one of ours, it is expired, or its key or namespace is gone.
+            Unauthenticated: it is not one of ours, it is expired, or its key, namespace or node is gone.
+            RateLimited: it is not valid, and too many from `address` were not.
         """
+        caller = self._node_of(token) if token.startswith(NODE_TOKEN_PREFIX) else self._key_holder(token)
+        if caller is None:
+            self._failures.token_failed(address)
+            raise Unauthenticated(_NOT_VALID)
+        return caller
+
+    def _key_holder(self, token: str) -> Caller | None:
+        """Return the caller of a namespace's token, None for one that was never ours or whose key is gone."""
         seen = self._verified.get(token) or self._decoded(token)
+        if seen is None:
+            return None
         self._clock.refresh()
-        now = self._clock()
+        # Read before the ledger is asked: see the module's promise.
+        asked_at, now = self._elapsed(), self._clock()
         if now >= seen.expires_at:
+            # It was bought with a key of ours and its hour is over: nobody has guessed anything.
             self._forget(token)
             raise Unauthenticated(_NOT_VALID)
         alive = namespaces.credentials(self._database, seen.caller.namespace, seen.caller.key)
-        if [(key.name, key.created_at_us) for key in alive] != [(seen.caller.key, seen.key_created_us)]:
+        ours = [one for one in alive if (one.name, one.created_at_us) == (seen.caller.key, seen.key_created_us)]
+        if not ours:
             self._forget(token)
-            raise Unauthenticated(_NOT_VALID)
-        self._remember(
-            token,
-            _Verified(seen.caller, seen.key_created_us, seen.expires_at, now + ALIVE_SECONDS),
-        )
+            return None
+        left = min([ALIVE_SECONDS, seen.expires_at - now, *(one.left_us / 1e6 for one in ours if one.left_us)])
+        self._remember(token, _Verified(seen.caller, seen.key_created_us, seen.expires_at, asked_at + left))
         return seen.caller
+
+    def _node_of(self, token: str) -> Caller | None:
+        """Return the node whose token this is; the ledger is asked each time."""
+        name = token.removeprefix(NODE_TOKEN_PREFIX).rpartition(".")[0]
+        stored = node_tokens.stored_hash(self._database, name) if is_name(name) else ""
+        return Caller(namespace="", node=name) if hmac.compare_digest(stored, hashed_token(token)) else None
 
     def forget(self, namespace: str) -> None:
         """Look at the keys of a namespace again with the next request of each of its tokens."""
@@ -182,12 +248,13 @@ class Authenticator:
         pattern = FILE_KEY_PREFIX.replace("_", r"\_") + "%" if namespace == SYSTEM and not name else ""
         known = is_name(namespace) and len(key) <= KEY_CHARACTERS_MAX
         found = namespaces.credentials(self._database, namespace, name, pattern=pattern) if known else []
+        found = [candidate for candidate in found if _may_be(candidate, key)]
         matching = [candidate for candidate in found if _verifies(candidate.key_hash, key)]
         if not found:
             _verifies(self._dummy, key[:KEY_CHARACTERS_MAX])
         return matching[0] if matching else None
 
-    def _decoded(self, token: str) -> _Verified:
+    def _decoded(self, token: str) -> _Verified | None:
         try:
             # The expiry is judged by our own clock, a few lines further on in `verify`.
             claims: dict[str, Any] = jwt.decode(
@@ -197,10 +264,10 @@ class Authenticator:
                 options={"verify_exp": False, "require": ["ns", "key", "made", "exp"]},
             )
         except (jwt.PyJWTError, UnicodeError):
-            raise Unauthenticated(_NOT_VALID) from None
+            return None
         # Signed with our secret, but by a program that means something else by these names.
         if [type(claims[name]) for name in ("ns", "key", "made", "exp")] != [str, str, int, int]:
-            raise Unauthenticated(_NOT_VALID)
+            return None
         return _Verified(Caller(namespace=claims["ns"], key=claims["key"]), claims["made"], claims["exp"], 0.0)
 
     def _remember(self, token: str, seen: _Verified) -> None:
@@ -230,7 +297,7 @@ def ensure_admin_key(database: Database, path: Path, host: str) -> bool:
     name = (FILE_KEY_PREFIX + host)[:63]
     stored = namespaces.credentials(database, SYSTEM, name)
     if not any(_verifies(credential.key_hash, key) for credential in stored):
-        namespaces.replace_key(database, SYSTEM, name, hashed(key))
+        namespaces.replace_key(database, SYSTEM, name, hashed(key), by=f"sf-api@{host}")
     return made
 
 
@@ -279,6 +346,11 @@ def _is_first(draft: Path, path: Path) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+def _may_be(candidate: Credential, key: str) -> bool:
+    """Whether a key that was rotated is to be verified against this one of its two secrets: it is one of them alone."""
+    return not candidate.selector or (candidate.selector == selector_of(key)) is not candidate.former
 
 
 def _verifies(key_hash: str, key: str) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -52,6 +55,13 @@ def once(
         if kept is None:
             raise
         return replay(kept)
+
+
+def derived_secret(secret: str, retry_key: RetryKey, *what: str) -> str:
+    """Return 256 bits that a retry finds again, and that nobody without `secret` does."""
+    parts = [*what, retry_key.namespace, retry_key.key, retry_key.digest]
+    digest = hmac.new(secret.encode(), "\0".join(parts).encode(), hashlib.sha256).digest()
+    return urlsafe_b64encode(digest).decode().rstrip("=")
 
 
 def _kept(db: Database, retry_key: RetryKey) -> Mapping[str, Any] | None:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-from base64 import urlsafe_b64encode
 from dataclasses import dataclass
+from typing import Final
 
 from fleet.ledger import namespaces
 from fleet.ledger.database import Database
 from fleet.ledger.idempotency import Keyed
 from fleet.ledger.namespaces import KeyView, NamespaceView
 from fleet.model.errors import Conflict, NotFound
-from fleet.services.authentication import SYSTEM, Caller, hashed, new_secret, require_admin, require_sight
-from fleet.services.idempotency import RetryKey, once
+from fleet.services.authentication import (
+    FILE_KEY_PREFIX,
+    SYSTEM,
+    Caller,
+    hashed,
+    new_secret,
+    require_admin,
+    require_sight,
+    selector_of,
+)
+from fleet.services.idempotency import RetryKey, derived_secret, once
 
-NO_NAMESPACE = "no such namespace"
-NO_KEY = "no such key"
+NO_NAMESPACE: Final = "no such namespace"
+NO_KEY: Final = "no such key"
+MICROSECONDS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +35,21 @@ class NewKey:
     key: str
 
 
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """How long a key lives: so many seconds (None: for ever), or as long as it was made for before."""
+
+    seconds: int | None = None
+    same: bool = False
+
+
 def create(db: Database, caller: Caller, name: str, retry_key: RetryKey | None) -> NamespaceView:
     """Make a namespace. Admin only."""
     require_admin(caller)
     return once(
         db,
         retry_key,
-        make=lambda keyed: namespaces.create(db, name, keyed),
+        make=lambda keyed: namespaces.create(db, name, keyed, by=caller.by),
         replay=lambda kept: NamespaceView(**kept),
     )
 
@@ -64,7 +80,7 @@ def delete(db: Database, caller: Caller, name: str) -> None:
     require_admin(caller)
     if name == SYSTEM:
         raise Conflict(f"the namespace {SYSTEM} is the admin and cannot be deleted", state="reserved")
-    if not namespaces.delete(db, name):
+    if not namespaces.delete(db, name, by=caller.by):
         raise NotFound(NO_NAMESPACE)
 
 
@@ -86,13 +102,58 @@ def create_key(
 ) -> NewKey:
     """Make a key. With a retry key its secret is derived from it and `secret`, so a retry can be told it again."""
     get(db, caller, namespace)
-    key = f"{name}.{new_secret() if retry_key is None else _derived(secret, namespace, name, retry_key)}"
+    key = f"{name}.{_secret_of('namespace key', namespace, name, retry_key, secret)}"
 
     def make(keyed: Keyed | None) -> NewKey:
-        lifetime_us = None if lifetime_seconds is None else lifetime_seconds * 1_000_000
-        view = namespaces.create_key(db, namespace, name, hashed(key), lifetime_us=lifetime_us, keyed=keyed)
+        view = namespaces.create_key(
+            db, namespace, name, hashed(key), lifetime_us=_microseconds(lifetime_seconds), keyed=keyed, by=caller.by
+        )
         if view is None:
             raise NotFound(NO_NAMESPACE)
+        return NewKey(view=view, key=key)
+
+    return once(db, retry_key, make=make, replay=lambda kept: NewKey(view=KeyView(**kept), key=key))
+
+
+def rotate_key(
+    db: Database,
+    caller: Caller,
+    namespace: str,
+    name: str,
+    *,
+    grace_seconds: int,
+    lifetime: Lifetime,
+    retry_key: RetryKey | None,
+    secret: str,
+) -> NewKey:
+    """Give a key a new secret; the former one, and what it bought, ends after the grace.
+
+    Raises:
+        NotFound: there is no such key.
+        Conflict: the key lies in a file, or a grace is asked for while one still runs.
+    """
+    get(db, caller, namespace)
+    if namespace == SYSTEM and name.startswith(FILE_KEY_PREFIX):
+        host = name.removeprefix(FILE_KEY_PREFIX)
+        detail = f"this key lies in the file ADMIN_KEY_FILE of {host}: remove the file there and start sf-api again"
+        raise Conflict(detail, state="in_a_file")
+    key = f"{name}.{_secret_of('rotated namespace key', namespace, name, retry_key, secret)}"
+
+    def make(keyed: Keyed | None) -> NewKey:
+        view = namespaces.rotate_key(
+            db,
+            namespace,
+            name,
+            hashed(key),
+            selector=selector_of(key),
+            grace_us=grace_seconds * MICROSECONDS,
+            lifetime_us=_microseconds(lifetime.seconds),
+            same_lifetime=lifetime.same,
+            keyed=keyed,
+            by=caller.by,
+        )
+        if view is None:
+            raise NotFound(NO_KEY)
         return NewKey(view=view, key=key)
 
     return once(db, retry_key, make=make, replay=lambda kept: NewKey(view=KeyView(**kept), key=key))
@@ -101,11 +162,13 @@ def create_key(
 def delete_key(db: Database, caller: Caller, namespace: str, name: str) -> None:
     """Delete a key; the tokens it bought stop working."""
     get(db, caller, namespace)
-    if not namespaces.delete_key(db, namespace, name):
+    if not namespaces.delete_key(db, namespace, name, by=caller.by):
         raise NotFound(NO_KEY)
 
 
-def _derived(secret: str, namespace: str, name: str, retry_key: RetryKey) -> str:
-    parts = ["namespace key", namespace, name, retry_key.namespace, retry_key.key, retry_key.digest]
-    digest = hmac.new(secret.encode(), "\0".join(parts).encode(), hashlib.sha256).digest()
-    return urlsafe_b64encode(digest).decode().rstrip("=")
+def _secret_of(what: str, namespace: str, name: str, retry_key: RetryKey | None, secret: str) -> str:
+    return new_secret() if retry_key is None else derived_secret(secret, retry_key, what, namespace, name)
+
+
+def _microseconds(seconds: int | None) -> int | None:
+    return None if seconds is None else seconds * MICROSECONDS

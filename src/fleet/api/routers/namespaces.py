@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter
+from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from fleet.api.answers import LIMIT_DEFAULT, answer, iso, page
 from fleet.api.bodies import StrictRoute
-from fleet.api.dependencies import AdminDep, CallerDep, CursorQuery, LimitQuery, NamePath, RetryKeyDep, ServicesDep
+from fleet.api.dependencies import (
+    AdminDep,
+    CallerDep,
+    CursorQuery,
+    LimitQuery,
+    NamePath,
+    RetryKeyDep,
+    ServicesDep,
+    revoking,
+)
 from fleet.api.routers.events import FilterDep, NewestFirstQuery, events_page
 from fleet.api.schemas import EventAnswer, KeyAnswer, NamespaceAnswer, NewKeyAnswer, Page, documented
 from fleet.ledger.namespaces import KeyView, NamespaceView
 from fleet.model.request import Name
 from fleet.services import namespaces
+from fleet.services.namespaces import Lifetime
 
 router = APIRouter(prefix="/auth/namespaces", route_class=StrictRoute, tags=["namespaces"])
 LIFETIME_SECONDS_MAX = 10 * 366 * 86_400
+GRACE_SECONDS_MAX = 30 * 86_400
 
 
 class NamespaceBody(BaseModel):
@@ -38,6 +52,19 @@ class KeyBody(BaseModel):
     expires_in_seconds: Annotated[int, Field(ge=1, le=LIFETIME_SECONDS_MAX)] | None = None
 
 
+class RotateBody(BaseModel):
+    """The body of `POST …/keys/{name}/rotate`. Without `expires_in_seconds` it lives as long as it was made for."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    grace_seconds: Annotated[int, Field(ge=0, le=GRACE_SECONDS_MAX)] = 0
+    expires_in_seconds: Annotated[int, Field(ge=1, le=LIFETIME_SECONDS_MAX)] | None = None
+
+    def lifetime(self) -> Lifetime:
+        """What was said of the new secret's life; null is for ever."""
+        return Lifetime(self.expires_in_seconds, same="expires_in_seconds" not in self.model_fields_set)
+
+
 def show(view: NamespaceView) -> dict[str, Any]:
     """A namespace as it is answered."""
     return {"name": view.name, "created_at": iso(view.created_at_us)}
@@ -50,6 +77,8 @@ def show_key(view: KeyView) -> dict[str, Any]:
         "name": view.name,
         "created_at": iso(view.created_at_us),
         "expires_at": iso(view.expires_at_us),
+        "state": "expired" if view.expired else "active",
+        "former_ends_at": iso(view.former_ends_at_us),
     }
 
 
@@ -80,10 +109,10 @@ def show_namespace(*, services: ServicesDep, caller: CallerDep, namespace: NameP
 
 
 @router.delete("/{namespace}", status_code=204, responses=documented(403, 404, 409), response_model=None)
-def delete_namespace(*, services: ServicesDep, caller: AdminDep, namespace: NamePath) -> Response:
-    """Delete a namespace that holds no instance; its keys and tokens stop working. Admin only."""
-    namespaces.delete(services.database, caller, namespace)
-    services.authenticator.forget(namespace)
+async def delete_namespace(*, services: ServicesDep, caller: AdminDep, namespace: NamePath) -> Response:
+    """Delete a namespace that holds no instance; when this answers, its keys and tokens work nowhere. Admin only."""
+    async with revoking(services, namespace):
+        await run_in_threadpool(namespaces.delete, services.database, caller, namespace)
     return Response(status_code=204)
 
 
@@ -124,11 +153,43 @@ def create_key(
 
 
 @router.delete("/{namespace}/keys/{name}", status_code=204, responses=documented(404), response_model=None)
-def delete_key(*, services: ServicesDep, caller: CallerDep, namespace: NamePath, name: NamePath) -> Response:
-    """Delete a key; the tokens it bought stop working."""
-    namespaces.delete_key(services.database, caller, namespace, name)
-    services.authenticator.forget(namespace)
+async def delete_key(*, services: ServicesDep, caller: CallerDep, namespace: NamePath, name: NamePath) -> Response:
+    """Delete a key; when this answers, neither it nor a token it bought works anywhere."""
+    async with revoking(services, namespace):
+        await run_in_threadpool(namespaces.delete_key, services.database, caller, namespace, name)
     return Response(status_code=204)
+
+
+@router.post(
+    "/{namespace}/keys/{name}/rotate",
+    status_code=201,
+    responses=documented(404, 409, 422, success=NewKeyAnswer, status=201),
+    response_model=None,
+)
+async def rotate_key(
+    *,
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: NamePath,
+    name: NamePath,
+    body: RotateBody,
+    retry_key: RetryKeyDep,
+) -> Response:
+    """Give a key a new secret; without a grace, when this answers, the former one and its tokens work nowhere."""
+    rotate = partial(
+        namespaces.rotate_key,
+        services.database,
+        caller,
+        namespace,
+        name,
+        grace_seconds=body.grace_seconds,
+        lifetime=body.lifetime(),
+        retry_key=retry_key,
+        secret=services.secret,
+    )
+    async with revoking(services, namespace) if body.grace_seconds == 0 else nullcontext():
+        made = await run_in_threadpool(rotate)
+    return answer({**show_key(made.view), "key": made.key}, 201, {"Cache-Control": "no-store"})
 
 
 @router.get("/{namespace}/events", responses=documented(404, success=Page[EventAnswer]), response_model=None)

@@ -9,16 +9,16 @@ from starlette.responses import Response
 
 from fleet.api.answers import LIMIT_DEFAULT, answer, iso, page
 from fleet.api.bodies import StrictRoute
-from fleet.api.dependencies import AdminDep, CursorQuery, LimitQuery, NamePath, RetryKeyDep, ServicesDep
+from fleet.api.dependencies import AdminDep, CursorQuery, LimitQuery, NamePath, NodeOrAdminDep, RetryKeyDep, ServicesDep
 from fleet.api.routers.events import FilterDep, NewestFirstQuery, events_page
-from fleet.api.schemas import EventAnswer, NodeAnswer, Page, documented
+from fleet.api.schemas import EventAnswer, NodeAnswer, NodeTokenAnswer, Page, documented
 from fleet.ledger import nodes as ledger_nodes
 from fleet.ledger.gpus import HeldUnit
 from fleet.ledger.nodes import NodeView
 from fleet.model.errors import NotFound, NotSupported
 from fleet.model.gpu_report import Unit
 from fleet.model.node import Scheduling
-from fleet.services import nodes
+from fleet.services import node_tokens, nodes
 from fleet.services.gpus import InventoryBody
 from fleet.services.nodes import NodeBody, NodeFields, SampleBody
 
@@ -152,9 +152,33 @@ def declare_gpus(*, services: ServicesDep, caller: AdminDep, name: NamePath, bod
 
 
 @router.put("/{name}/metrics", responses=documented(403, 404, 409, success=NodeAnswer), response_model=None)
-def publish_sample(*, services: ServicesDep, caller: AdminDep, name: NamePath, body: SampleBody) -> Response:
-    """Publish a node's sample: its limits, load and state follow, as if its own daemon had measured it."""
-    return answer(show(nodes.publish(services.database, name, body, services.context.configuration())))
+def publish_sample(*, services: ServicesDep, caller: NodeOrAdminDep, name: NamePath, body: SampleBody) -> Response:
+    """Publish a node's sample: its limits, load and state follow, as if its own daemon had measured it.
+
+    Admin, or that node's token.
+    """
+    with node_tokens.discreet(caller):
+        return answer(show(nodes.publish(services.database, name, body, services.context.configuration())))
+
+
+@router.post(
+    "/{name}/token",
+    status_code=201,
+    responses=documented(403, 404, 422, success=NodeTokenAnswer, status=201),
+    response_model=None,
+)
+def make_token(*, services: ServicesDep, caller: AdminDep, name: NamePath, retry_key: RetryKeyDep) -> Response:
+    """Make a node's token, told in this answer and nowhere else; its former one ends with that."""
+    made = node_tokens.create(services.database, caller, name, retry_key, secret=services.secret)
+    shown = {"node": made.view.node, "created_at": iso(made.view.created_at_us), "token": made.token}
+    return answer(shown, 201, {"Cache-Control": "no-store"})
+
+
+@router.delete("/{name}/token", status_code=204, responses=documented(403, 404), response_model=None)
+def revoke_token(*, services: ServicesDep, caller: AdminDep, name: NamePath) -> Response:
+    """End a node's token, without a new one."""
+    node_tokens.revoke(services.database, caller, name)
+    return Response(status_code=204)
 
 
 @router.post("/{name}/cordon", responses=documented(403, 404, success=NodeAnswer), response_model=None)
@@ -172,7 +196,6 @@ def uncordon_node(*, services: ServicesDep, caller: AdminDep, name: NamePath) ->
 @router.post("/{name}/drain", responses=documented(403), response_model=None)
 @router.post("/{name}/undrain", responses=documented(403), response_model=None)
 @router.post("/{name}/evacuate", responses=documented(403), response_model=None)
-@router.post("/{name}/token", responses=documented(403), response_model=None)
 async def later(*, caller: AdminDep, name: NamePath) -> Response:
     """Not supported yet."""
-    raise NotSupported("draining, evacuating and node tokens are not supported yet")
+    raise NotSupported("draining and evacuating are not supported yet")
