@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from fleet.ledger import claim_grants
+from fleet.ledger import claim_grants, namespaces
 from fleet.ledger.claim_grants import ClaimRefused, Granted
 from fleet.ledger.database import Database
 from fleet.model.resources import Amounts
@@ -27,6 +27,7 @@ HOUR = 3600
 
 
 def grant(db: Database, cpus: int) -> Granted | ClaimRefused:  # noqa: F811
+    namespaces.ensure(db, NAMESPACE)
     return claim_grants.grant(db, NAMESPACE, Amounts(cpus, 100, 10), HOUR, uuid=str(uuid.uuid4()))
 
 

@@ -1,29 +1,33 @@
-"""Granting a namespace a claim, and changing one: a promise is made only where the cluster's row has room for it.
+"""Granting a namespace a claim, changing one, deleting one: a promise is made only where the cluster has room for it.
 
-One transaction each, in the lock order: the namespace's charges by id, the claim, the cluster's row last and guarded.
-What the cluster paid for the namespace is the new claim's from then on, so its use is not counted twice; a charge that
-is being admitted at that moment stays the cluster's, until a pass re-homes it. A guard that matches no row *is* the
-refusal: everything is rolled back and the figures are read afterwards. A claim past its end is folded first, in a
-transaction of its own. Source: decisions, sections "Payer and claims" and "Overage".
+One transaction each, in the lock order: the caller's key, the namespace's charges by id, its row, the claim, the
+cluster's row last and guarded. What the cluster paid for the namespace is the new claim's from then on, so its use is
+not counted twice; a charge that is being admitted at that moment stays the cluster's, until a pass re-homes it. A guard
+that matches no row *is* the refusal: everything is rolled back and the figures are read afterwards. A claim past its
+end is folded first. Source: decisions, sections "Payer and claims" and "Overage".
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import Connection, RowMapping
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from fleet.ledger import claims, events, refusal
+from fleet.ledger import claim_views, claims, events, idempotency, refusal
+from fleet.ledger.claim_views import ClaimView, view_of
 from fleet.ledger.claims import BY_CLUSTER, amounts_of, binds_of, overdrawn
 from fleet.ledger.database import Database, Sql, SqlOfLists, Trouble, trouble
-from fleet.model.errors import BrokenPromise
+from fleet.ledger.idempotency import Keyed
+from fleet.model.errors import BrokenPromise, ClaimDeleteFailed, DatabaseUnavailable
 from fleet.model.resources import CLUSTER_DIMENSIONS, Amounts, DimensionFigure
 
 CHARGES_AT_ONCE = 500
+ENDINGS_FOLLOWED_MAX = 4
+"""How often a grant starts again because the claim that stood in its way ended meanwhile."""
 
 FIND_CHARGES = Sql(
     f"SELECT id FROM charges WHERE namespace = :namespace AND role = 'primary' AND {BY_CLUSTER} ORDER BY id"
@@ -35,15 +39,20 @@ PAID = Sql(
     + ", ".join(f"COALESCE(SUM({name} + ahead_{name}), 0) AS {name}" for name in CLUSTER_DIMENSIONS)
     + " FROM charges WHERE payer = :uuid"
 )
+# The namespace's row is held, shared, to the end of the transaction: no claim is born in one that is being deleted.
 INSERT = Sql("""
     INSERT INTO namespace_claims (uuid, namespace, limit_cpus, limit_memory_mb, limit_disk_gb,
         used_cpus, used_memory_mb, used_disk_gb, coverage_state, folded, expires_at, created_at, updated_at)
-    VALUES (:uuid, :namespace, :limit_cpus, :limit_memory_mb, :limit_disk_gb,
-        :used_cpus, :used_memory_mb, :used_disk_gb, 'active', 0, {now} + :seconds * 1000000, {now}, {now})
+    SELECT :uuid, name, :limit_cpus, :limit_memory_mb, :limit_disk_gb,
+        :used_cpus, :used_memory_mb, :used_disk_gb, 'active', 0, {now} + :seconds * 1000000, {now}, {now}
+    FROM namespaces WHERE name = :namespace AND deleted_at IS NULL {share}
 """)
 EXPIRED = Sql("""
     SELECT uuid FROM namespace_claims WHERE namespace = :namespace AND folded = 0 AND expires_at <= {now} ORDER BY uuid
 """)
+# A claim never changes its namespace, so that is read without a lock; it comes before the claim in the lock order.
+NAMESPACE = Sql("SELECT namespace FROM namespace_claims WHERE uuid = :uuid")
+HOLD_NAMESPACE = Sql("SELECT name FROM namespaces WHERE name = :name AND deleted_at IS NULL {share}")
 LOCK = Sql("""
     SELECT k.*, CASE WHEN coverage_state = 'active' AND folded = 0 AND expires_at > {now} THEN 1 ELSE 0 END AS covers
     FROM namespace_claims k WHERE uuid = :uuid {for_update}
@@ -69,27 +78,29 @@ PROMISE = Sql(
 )
 
 RefusedFor = Literal[
-    "claim_exists", "claim_below_usage", "claim_not_active", "claim_capacity", "no_schedulable_nodes", "not_found"
+    "claim_exists",
+    "claim_below_usage",
+    "claim_not_active",
+    "claim_capacity",
+    "claim_conflict",
+    "no_cluster_capacity",
+    "no_schedulable_nodes",
+    "not_found",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Granted:
-    """The claim as it stands: `used` is what its namespace's charges took over from the cluster, or took since."""
-
-    uuid: str
-    namespace: str
-    limits: Amounts
-    used: Amounts
-    expires_at_us: int
+Granted: TypeAlias = ClaimView
+"""The claim as it stands: `used` is what its namespace's charges took over from the cluster, or took since."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimRefused:
-    """Nothing was changed. `claim_capacity` and `claim_below_usage` have the figures of every dimension judged."""
+    """Nothing was changed. `claim_capacity` and `claim_below_usage` have the figures of every dimension judged.
+
+    `claim` is the one that stands in the way of another, if it still does.
+    """
 
     code: RefusedFor
     figures: tuple[DimensionFigure, ...] = ()
+    claim: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,29 +124,40 @@ class _Refused(Exception):
 
 
 def grant(
-    db: Database, namespace: str, limits: Amounts, expires_in_seconds: int, *, uuid: str
+    db: Database,
+    namespace: str,
+    limits: Amounts,
+    expires_in_seconds: int,
+    *,
+    uuid: str,
+    by: str = "",
+    keyed: Keyed | None = None,
 ) -> Granted | ClaimRefused:
     """Promise `limits` to the namespace under the caller's fresh `uuid`. It pays for what the namespace holds already.
+
+    `keyed` is stored with the claim; where that key is in use already, the answer is `claim_exists`.
 
     Raises:
         DatabaseUnavailable: nothing is known; the caller must not read it as "full".
     """
-    for expired in _expired(db, namespace):
-        db.unit(partial(claims.fold_expired, uuid=expired))
-    try:
-        return db.unit(
-            lambda conn: _grant(conn, uuid, namespace, limits, expires_in_seconds), on_lost=lambda: _granted(db, uuid)
-        )
-    except _NoRoom as refused:
-        return _explain(db, refused.promise)
-    except IntegrityError as error:
-        if trouble(error) is not Trouble.DUPLICATE:
-            raise
-        return ClaimRefused("claim_exists")
+    work = partial(
+        _grant, uuid=uuid, namespace=namespace, limits=limits, seconds=expires_in_seconds, by=by, keyed=keyed
+    )
+    for _ in range(ENDINGS_FOLLOWED_MAX):
+        for expired in _expired(db, namespace):
+            db.unit(partial(claims.fold_expired, uuid=expired))
+        try:
+            return _unit(db, work, on_lost=lambda: claim_views.get(db, namespace, uuid))
+        except IntegrityError as error:
+            if trouble(error) is not Trouble.DUPLICATE:
+                raise
+        if not _expired(db, namespace):
+            return ClaimRefused("claim_exists", claim=claim_views.active(db, namespace))
+    return ClaimRefused("claim_conflict")
 
 
 def change(
-    db: Database, uuid: str, limits: Mapping[str, int], expires_in_seconds: int | None = None
+    db: Database, uuid: str, limits: Mapping[str, int], expires_in_seconds: int | None = None, *, by: str = ""
 ) -> Granted | ClaimRefused:
     """Set the limits named, and the end, counted from now. One dimension may grow while another shrinks, or neither.
 
@@ -144,53 +166,125 @@ def change(
     Raises:
         DatabaseUnavailable: nothing is known; the caller must not read it as "full".
     """
-    db.unit(partial(claims.fold_expired, uuid=uuid))
+    return _unit(db, partial(_change, uuid=uuid, limits=limits, seconds=expires_in_seconds, by=by))
+
+
+def delete(db: Database, uuid: str, *, by: str = "") -> ClaimView | None:
+    """Delete a claim and give back what it held, at once. Return it as it was; None: there is none (any more).
+
+    Raises:
+        ClaimDeleteFailed: the database answered and did not do it; the claim and its capacity stand.
+        DatabaseUnavailable: nothing is known; it is safe to repeat.
+    """
+    seen: list[ClaimView] = []
+
+    def work(conn: Connection) -> ClaimView | None:
+        row = claims.delete(conn, uuid, by=by, asked="delete namespace claim request from REST API")
+        if row is None:
+            return None
+        seen.append(view_of(row))
+        return seen[-1]
+
+    def gone() -> ClaimView | None:
+        with db.read() as conn:
+            return None if claims.READ.run(conn, uuid=uuid).first() is not None else seen[-1] if seen else None
+
     try:
-        return db.unit(lambda conn: _change(conn, uuid, limits, expires_in_seconds))
+        return db.unit(work, on_lost=gone)
+    except DatabaseUnavailable as error:
+        if _contended(error):
+            raise ClaimDeleteFailed("its rows, or the cluster's, stayed locked by others") from error
+        raise
+    except (DBAPIError, BrokenPromise) as error:
+        raise ClaimDeleteFailed(str(getattr(error, "orig", None) or error).splitlines()[0]) from error
+
+
+def _unit(
+    db: Database,
+    work: Callable[[Connection], Granted | ClaimRefused],
+    on_lost: Callable[[], Granted | ClaimRefused | None] | None = None,
+) -> Granted | ClaimRefused:
+    """Run one promise; a guard that refused is explained after the rollback."""
+    try:
+        return db.unit(work, on_lost=on_lost)
     except _NoRoom as refused:
         return _explain(db, refused.promise)
-    except _Refused as refusal_:
-        return refusal_.refused
+    except _Refused as known:
+        return known.refused
+    except DatabaseUnavailable as error:
+        if _contended(error):
+            return ClaimRefused("claim_conflict")
+        raise
 
 
-def _grant(conn: Connection, uuid: str, namespace: str, limits: Amounts, seconds: int) -> Granted:
+def _contended(error: DatabaseUnavailable) -> bool:
+    """Return whether the database answers, but others held the rows or changed them, try after try."""
+    cause = error.__cause__
+    return isinstance(cause, Exception) and trouble(cause) is Trouble.RETRY
+
+
+def _grant(
+    conn: Connection, *, uuid: str, namespace: str, limits: Amounts, seconds: int, by: str, keyed: Keyed | None
+) -> Granted:
+    # The key comes first in the lock order; what to answer is known only after the charges.
+    idempotency.keep(conn, keyed, {})
     ids = [row.id for row in FIND_CHARGES.run(conn, namespace=namespace)]
     for at in range(0, len(ids), CHARGES_AT_ONCE):
         FLIP.run(conn, {"ids": ids[at : at + CHARGES_AT_ONCE]}, uuid=uuid)
     paid = PAID.run(conn, uuid=uuid).mappings().one()
     used = Amounts(*(int(paid[name]) for name in CLUSTER_DIMENSIONS))
-    INSERT.run(
-        conn, {**binds_of("limit", limits), **binds_of("used", used)}, uuid=uuid, namespace=namespace, seconds=seconds
-    )
-    about = {"claim": uuid, **binds_of("limit", limits), **binds_of("used", used), "charges": int(paid["charges"])}
-    events.record(conn, "namespace", namespace, "namespace claim granted", {**about, "expires_in_seconds": seconds})
+    named = binds_of("limit", limits)
+    binds = {**named, **binds_of("used", used)}
+    if INSERT.run(conn, binds, uuid=uuid, namespace=namespace, seconds=seconds).rowcount == 0:
+        raise _Refused(ClaimRefused("not_found"))
+    made = view_of(claims.READ.run(conn, uuid=uuid).mappings().one())
+    idempotency.answered(conn, keyed, made.as_dict())
+    asked = {"claim": uuid, **named, "expires_in_seconds": seconds}
+    events.record(conn, "namespace", namespace, "create namespace claim request from REST API", asked, by=by)
+    taken = {**binds, "charges": int(paid["charges"])}
+    events.record(conn, "claim", uuid, "db record created", taken, by=by)
     _promise(conn, _Promise(limits, overdrawn(used, limits), used))
-    return _view(claims.READ.run(conn, uuid=uuid).mappings().one())
+    return made
 
 
-def _change(conn: Connection, uuid: str, limits: Mapping[str, int], seconds: int | None) -> Granted:
+def _change(
+    conn: Connection, *, uuid: str, limits: Mapping[str, int], seconds: int | None, by: str
+) -> Granted | ClaimRefused:
+    namespace = NAMESPACE.run(conn, uuid=uuid).scalar_one_or_none()
+    if namespace is None or HOLD_NAMESPACE.run(conn, name=namespace).first() is None:
+        return ClaimRefused("not_found")
+    if claims.fold_expired(conn, uuid):
+        return ClaimRefused("claim_not_active")
     row = LOCK.run(conn, uuid=uuid).mappings().first()
     if row is None:
-        raise _Refused(ClaimRefused("not_found"))
+        return ClaimRefused("not_found")
     if not row["covers"]:
-        raise _Refused(ClaimRefused("claim_not_active"))
+        return ClaimRefused("claim_not_active")
     old, used = amounts_of(row, "limit"), amounts_of(row, "used")
     new = Amounts(*(limits.get(name, getattr(old, name)) for name in CLUSTER_DIMENSIONS))
     delta = new - old
-    shrinking = [name for name in CLUSTER_DIMENSIONS if getattr(delta, name) < 0]
     figures = tuple(
-        DimensionFigure.of(name, limit=getattr(new, name), used=getattr(used, name), requested=0) for name in shrinking
+        DimensionFigure.of(name, limit=getattr(new, name), used=getattr(used, name), requested=0)
+        for name in CLUSTER_DIMENSIONS
+        if getattr(delta, name) < 0
     )
     if any(figure.exceeded for figure in figures):
-        raise _Refused(ClaimRefused("claim_below_usage", figures))
-    sizes = {name: getattr(new, name) for name in CLUSTER_DIMENSIONS}
-    CHANGE.run(conn, sizes, uuid=uuid, seconds=seconds)
-    about = {"claim": uuid, **binds_of("limit", new), "expires_in_seconds": seconds}
-    events.record(conn, "namespace", row["namespace"], "namespace claim changed", about)
+        return ClaimRefused("claim_below_usage", figures)
+    CHANGE.run(conn, {name: getattr(new, name) for name in CLUSTER_DIMENSIONS}, uuid=uuid, seconds=seconds)
+    changed = claims.READ.run(conn, uuid=uuid).mappings().one()
+    _record_change(conn, row, changed, seconds, by)
     if delta != Amounts():
         growing = tuple(name for name in CLUSTER_DIMENSIONS if getattr(delta, name) > 0)
         _promise(conn, _Promise(delta, overdrawn(used, new) - overdrawn(used, old), judged=growing))
-    return _view(claims.READ.run(conn, uuid=uuid).mappings().one())
+    return view_of(changed)
+
+
+def _record_change(conn: Connection, before: RowMapping, after: RowMapping, seconds: int | None, by: str) -> None:
+    names = [f"limit_{name}" for name in CLUSTER_DIMENSIONS if before[f"limit_{name}"] != after[f"limit_{name}"]]
+    old, new = ({name: row[name] for name in names} for row in (before, after))
+    payload = {"claim": after["uuid"], "old": old, "new": new, "expires_in_seconds": seconds}
+    for kind, name in (("claim", after["uuid"]), ("namespace", after["namespace"])):
+        events.record(conn, kind, name, "namespace claim changed", payload, by=by)
 
 
 def _promise(conn: Connection, promise: _Promise) -> None:
@@ -203,38 +297,27 @@ def _promise(conn: Connection, promise: _Promise) -> None:
 
 
 def _explain(db: Database, promise: _Promise) -> ClaimRefused:
-    """Return the refusal with the cluster's figures as they are now: they can differ from what the guard saw.
-
-    `used` is what others use outside claims; where claims overdraw, `exceeded` and `shortfall` count that too.
-    """
+    """Return the refusal with the cluster's figures as they are now: they can differ from what the guard saw."""
     with db.read() as conn:
         row = refusal.CLUSTER.run(conn).mappings().first()
     if row is None:
-        raise BrokenPromise("the row of cluster_capacity is missing; `fleet ctl migrate-db` makes it")
+        return ClaimRefused("no_cluster_capacity")
     if row["counted_nodes"] == 0:
         return ClaimRefused("no_schedulable_nodes")
     return ClaimRefused("claim_capacity", tuple(_figure(row, name, promise) for name in CLUSTER_DIMENSIONS))
 
 
 def _figure(row: RowMapping, name: str, promise: _Promise) -> DimensionFigure:
+    """Return one dimension as the guard judges it: `used` is what others use outside claims or overdraw."""
     requested = getattr(promise.delta, name)
     limit = None if row[f"unlimited_{name}"] else row[f"total_{name}"] - row[f"claimed_{name}"]
     used = max(0, row[f"unclaimed_used_{name}"] - getattr(promise.migrated, name))
-    overdrawn = row[f"overage_{name}"] + getattr(promise.over, name)
-    short = 0 if limit is None or name not in promise.judged else max(0, used + overdrawn + requested - limit)
-    return DimensionFigure(name, limit, used, requested, exceeded=short > 0, shortfall=short)
+    used += row[f"overage_{name}"] + getattr(promise.over, name)
+    judged = limit if name in promise.judged else None
+    figure = DimensionFigure.of(name, limit=judged, used=used, requested=requested)
+    return replace(figure, limit=limit)
 
 
 def _expired(db: Database, namespace: str) -> list[str]:
     with db.read() as conn:
         return [str(row.uuid) for row in EXPIRED.run(conn, namespace=namespace)]
-
-
-def _granted(db: Database, uuid: str) -> Granted | None:
-    with db.read() as conn:
-        row = claims.READ.run(conn, uuid=uuid).mappings().first()
-    return None if row is None else _view(row)
-
-
-def _view(row: RowMapping) -> Granted:
-    return Granted(row["uuid"], row["namespace"], amounts_of(row, "limit"), amounts_of(row, "used"), row["expires_at"])

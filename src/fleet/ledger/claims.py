@@ -1,7 +1,9 @@
-"""Charging a namespace's claim, and folding one past its end: what every writer of a claim's row shares.
+"""Charging a namespace's claim, and ending one: what every writer of a claim's row shares.
 
 `claim_grants` makes and changes claims; admission honours active rows. Whatever changes what a claim uses or promises
-keeps the cluster's overage in step. Source: decisions, sections "Payer and claims" and "Overage".
+keeps the cluster's overage in step. A claim that ends, by its time or by deletion, gives back in that transaction what
+it held; its charges go on naming it, and the cluster pays them from then on. Source: decisions, sections "Payer and
+claims" and "Overage".
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from sqlalchemy import Connection, RowMapping
 
 from fleet.ledger import events
 from fleet.ledger.database import Sql
+from fleet.model.errors import BrokenPromise
 from fleet.model.resources import CLUSTER_DIMENSIONS, Amounts, DimensionFigure
 
 BY_CLUSTER = "(payer IS NULL OR payer NOT IN (SELECT uuid FROM namespace_claims WHERE folded = 0))"
@@ -61,10 +64,14 @@ FOLD = Sql("""
         used_disk_gb = 0, updated_at = {now}
     WHERE uuid = :uuid
 """)
-FOLD_CLUSTER = Sql(
+LOCK = Sql("SELECT * FROM namespace_claims WHERE uuid = :uuid {for_update}")
+DELETE = Sql("DELETE FROM namespace_claims WHERE uuid = :uuid")
+# Floored, since a counter below zero would be room that nobody has; a pass sets right what was wrong before.
+GIVE_BACK = Sql(
     "UPDATE cluster_capacity SET "
     + ", ".join(
-        f"claimed_{name} = claimed_{name} - :limit_{name}, overage_{name} = overage_{name} - :over_{name}, "
+        f"claimed_{name} = {{greatest}}(0, claimed_{name} - :limit_{name}), "
+        f"overage_{name} = {{greatest}}(0, overage_{name} - :over_{name}), "
         f"unclaimed_used_{name} = unclaimed_used_{name} + :used_{name}"
         for name in CLUSTER_DIMENSIONS
     )
@@ -151,12 +158,30 @@ def fold_expired(conn: Connection, uuid: str) -> bool:
     if row is None:
         return False
     FOLD.run(conn, uuid=uuid)
-    limits, used = amounts_of(row, "limit"), amounts_of(row, "used")
-    payload = {"claim": uuid, **{name: getattr(used, name) for name in CLUSTER_DIMENSIONS}}
-    events.record(conn, "namespace", row["namespace"], "namespace claim expired, usage folded", payload)
-    binds = binds_of("limit", limits) | binds_of("used", used) | binds_of("over", overdrawn(used, limits))
-    FOLD_CLUSTER.run(conn, binds)
+    payload = {"claim": uuid, **_held(row)}
+    for kind, name in (("claim", uuid), ("namespace", row["namespace"])):
+        events.record(conn, kind, name, "namespace claim expired, usage folded", payload)
+    _give_back(conn, row)
     return True
+
+
+def delete(conn: Connection, uuid: str, *, by: str, asked: str = "") -> RowMapping | None:
+    """Delete a claim's row and give back what it held. Return the row as it was; None: it is gone already.
+
+    One past its end is folded first. `asked` is the event of the request, where somebody asked for it.
+    """
+    fold_expired(conn, uuid)
+    row = LOCK.run(conn, uuid=uuid).mappings().first()
+    if row is None:
+        return None
+    DELETE.run(conn, uuid=uuid)
+    if asked:
+        events.record(conn, "namespace", row["namespace"], asked, {"claim": uuid}, by=by)
+    payload = {"claim": uuid, "coverage_state": row["coverage_state"], **_held(row)}
+    events.record(conn, "namespace", row["namespace"], "namespace claim deleted, capacity returned", payload, by=by)
+    if not row["folded"]:
+        _give_back(conn, row)
+    return row
 
 
 def overdrawn(used: Amounts, limits: Amounts) -> Amounts:
@@ -180,3 +205,20 @@ def _apply_overage(conn: Connection, row: RowMapping, *, before: Amounts, after:
     change = overdrawn(used + after, limits) - overdrawn(used + before, limits)
     if change != Amounts():
         OVERAGE.run(conn, change.as_dict())
+
+
+def _give_back(conn: Connection, row: RowMapping) -> None:
+    """Take what an unfolded claim promised from the cluster's row, and hand it what the claim used.
+
+    Raises:
+        BrokenPromise: the cluster has no row, so nothing could be given back.
+    """
+    limits, used = amounts_of(row, "limit"), amounts_of(row, "used")
+    binds = binds_of("limit", limits) | binds_of("used", used) | binds_of("over", overdrawn(used, limits))
+    if GIVE_BACK.run(conn, binds).rowcount == 0:
+        raise BrokenPromise("the row of cluster_capacity is missing; `fleet ctl migrate-db` makes it")
+
+
+def _held(row: RowMapping) -> dict[str, int]:
+    """Return what a claim held, as events say it: its limits and what it used."""
+    return binds_of("limit", amounts_of(row, "limit")) | binds_of("used", amounts_of(row, "used"))

@@ -21,6 +21,9 @@ FIND = Sql(f"""
     SELECT digest, status, answer FROM idempotency_keys
     WHERE namespace = :namespace AND idempotency_key = :key AND created_at > {{now}} - {KEPT_SECONDS * 1_000_000}
 """)  # a constant of this module
+ANSWER = Sql("""
+    UPDATE idempotency_keys SET answer = :answer WHERE namespace = :namespace AND idempotency_key = :key
+""")
 # A duplicate waits for a first one that is still running, but not long: it holds locks that others need.
 _BOUNDED = "SET STATEMENT innodb_lock_wait_timeout = 1 FOR"
 FORGET_OLD = Sql(
@@ -90,6 +93,13 @@ def keep(conn: Connection, keyed: Keyed | None, answer: Mapping[str, Any]) -> No
         raise RequestInProgress(
             "the first request with this Idempotency-Key has not ended yet; try again in a second"
         ) from error
+
+
+def answered(conn: Connection, keyed: Keyed | None, answer: Mapping[str, Any]) -> None:
+    """Write the answer that was not known yet when `keep` took the key, in the same transaction."""
+    if keyed is not None:
+        text = json.dumps(dict(answer), separators=(",", ":"))
+        ANSWER.run(conn, namespace=keyed.namespace, key=keyed.key, answer=text)
 
 
 def _insert(conn: Connection, binds: Mapping[str, Any]) -> None:
