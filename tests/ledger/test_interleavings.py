@@ -168,7 +168,7 @@ def test_a_release_that_a_settle_and_a_publish_overtook_leaves_pending_exact(
 ) -> None:
     node_id = fleet_of.node(maria, "n", cpus=8)
     instance, stays = (fleet_of.admitted(maria, ask(node_id, memory_mb=512)) for _ in range(2))
-    lock_node = release._lock_node
+    lock_node = release.lock_node
 
     def overtaken(conn: Connection, node: int) -> Any:
         monkeypatch.undo()
@@ -176,7 +176,7 @@ def test_a_release_that_a_settle_and_a_publish_overtook_leaves_pending_exact(
         fleet_of.publish(maria, "n", cpus=8)
         return lock_node(conn, node)
 
-    monkeypatch.setattr(release, "_lock_node", overtaken)
+    monkeypatch.setattr(release, "lock_node", overtaken)
     fleet_of.delete(maria, instance)
 
     assert set(fleet_of.charged_to(maria)) == {stays}
@@ -187,7 +187,7 @@ def test_a_release_that_a_settle_and_a_publish_overtook_leaves_pending_exact(
 def test_a_release_follows_a_charge_that_moves_away_under_it(maria: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     here, there = fleet_of.node(maria, cpus=8), fleet_of.node(maria, cpus=8)
     instance = fleet_of.admitted(maria, ask(here))
-    lock_node = release._lock_node
+    lock_node = release.lock_node
 
     def overtaken(conn: Connection, node: int) -> Any:
         monkeypatch.undo()
@@ -195,7 +195,7 @@ def test_a_release_follows_a_charge_that_moves_away_under_it(maria: Database, mo
         assert isinstance(moved, Admitted)
         return lock_node(conn, node)
 
-    monkeypatch.setattr(release, "_lock_node", overtaken)
+    monkeypatch.setattr(release, "lock_node", overtaken)
     assert isinstance(fleet_of.delete(maria, instance), release.Released)
 
     assert fleet_of.charged_to(maria) == {}
