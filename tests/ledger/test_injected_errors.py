@@ -15,7 +15,7 @@ from fleet.ledger.database import Database
 from fleet.ledger.reconcile import reconcile
 from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Busy, Refused
 from fleet.model.errors import DatabaseUnavailable
-from tests.ledger import fleet_of
+from tests.ledger import fleet_of, ruling
 from tests.ledger.fleet_of import ask
 from tests.ledger.holding import open_transaction
 from tests.ledger.injecting import Injector, error, injector, lost  # noqa: F401  # a fixture
@@ -385,3 +385,26 @@ def test_a_base_whose_commit_lost_its_answer_is_stored_once(
 
     assert injector.struck
     assert decisions.base(maria, "second") == (b"y",)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_refusal_whose_commit_lost_its_answer_is_answered_and_stored_once(
+    maria: Database,
+    injector: Injector,  # noqa: F811
+    *,
+    after: bool,
+) -> None:
+    ctx = ruling.context(maria)
+    ruling.node(maria, ctx, "a", cpus=1)
+    body = {"cpus": 9}
+    ruling.refused(ruling.create(ctx, body))
+    # The snapshot of the second refusal is stored already, so its COMMIT is the decision's.
+    commit = injector.commit_step(lambda: ruling.refused(ruling.create(ctx, body)))
+    with injector.at(commit, lost(after=after)):
+        refusal = ruling.refused(ruling.create(ctx, body))
+
+    assert injector.struck
+    assert (refusal.code, len(fleet_of.rows(maria, "SELECT id FROM decisions"))) == ("out_of_capacity", 3)
+    found = decisions.get(maria, refusal.decision_id or "")
+    assert found is not None
+    assert found.code == "out_of_capacity"

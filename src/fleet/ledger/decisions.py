@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, RowMapping
 
 from fleet.ledger.database import Batch, Database, Sql
 
@@ -26,6 +26,14 @@ COLUMNS = """
     d.changes, d.neighbours, d.record, d.request, d.walk, d.summary, d.version, d.created_at
 """
 GET = Sql(f"SELECT {COLUMNS} FROM decisions d LEFT JOIN nodes n ON n.id = d.node_id WHERE d.id = :id")
+_IN_ORDER = f"""
+    SELECT {COLUMNS} FROM decisions d LEFT JOIN nodes n ON n.id = d.node_id
+    WHERE d.created_at >= :low AND d.created_at <= :high
+"""
+NEWEST = Sql(
+    _IN_ORDER + " AND NOT (d.created_at = :at AND d.id > :id) ORDER BY d.created_at DESC, d.id DESC LIMIT :limit"
+)
+OLDEST = Sql(_IN_ORDER + " AND NOT (d.created_at = :at AND d.id < :id) ORDER BY d.created_at, d.id LIMIT :limit")
 LIST = """
     SELECT d.id, d.instance_uuid, d.namespace, d.reason, d.outcome, d.code, n.name AS node, d.summary, d.created_at
     FROM decisions d LEFT JOIN nodes n ON n.id = d.node_id WHERE 1 = 1
@@ -104,6 +112,19 @@ def insert(target: Connection | Batch, row: DecisionRow) -> None:
     )
 
 
+def keep(db: Database, row: DecisionRow) -> None:
+    """Store the decision of a refusal, which nothing else hangs on, under its fresh id."""
+
+    def kept() -> bool | None:
+        return get(db, row.id) is not None or None
+
+    def work(conn: Connection) -> bool:
+        insert(conn, row)
+        return True
+
+    db.unit(work, on_lost=kept)
+
+
 def insert_base(db: Database, base_id: str, parent: str | None, body: bytes) -> None:
     """Store a base (or a checkpoint, which holds what changed since its parent) under the caller's fresh id."""
     db.unit(
@@ -133,8 +154,29 @@ def get(db: Database, decision_id: str) -> DecisionRow | None:
     """Return a stored decision."""
     with db.read() as conn:
         row = GET.run(conn, id=decision_id).mappings().first()
-    if row is None:
-        return None
+    return None if row is None else _row(row)
+
+
+def in_order(
+    db: Database,
+    *,
+    limit: int,
+    newest_first: bool,
+    at_least_us: int | None,
+    at_most_us: int | None,
+    cursor: tuple[int, str] | None = None,
+) -> list[DecisionRow]:
+    """Return whole decisions of a stretch of time by their time; from the one of `cursor` on, itself included."""
+    low, high = at_least_us or 0, 2**62 if at_most_us is None else at_most_us
+    at, uuid = cursor or (-1, "")
+    if cursor is not None:
+        low, high = (low, min(high, at)) if newest_first else (max(low, at), high)
+    statement = NEWEST if newest_first else OLDEST
+    with db.read() as conn:
+        return [_row(row) for row in statement.run(conn, low=low, high=high, at=at, id=uuid, limit=limit).mappings()]
+
+
+def _row(row: RowMapping) -> DecisionRow:
     values = dict(row)
     values["request"] = json.loads(values["request"])
     values["walk"] = json.loads(values["walk"])

@@ -284,8 +284,10 @@ class _Attempts:
     _id: str = ""
 
     def _store_refusal(self, view: View, decision: Decision, code: str, summary: str) -> None:
-        row = self._row(view, decision, outcome="refused", code=code, node_id=None, summary=summary)
-        self._ctx.database.unit(lambda conn: decisions.insert(conn, row))
+        decisions.keep(
+            self._ctx.database,
+            self._row(view, decision, outcome="refused", code=code, node_id=None, summary=summary),
+        )
 
     def _row(
         self,
