@@ -84,6 +84,8 @@ def test_the_answers_say_what_is_tried_next(script: list[str], over: tuple[int, 
         # The busy node is waited for at the end of the last attempt, when that came.
         (["B", "R"], (), 2, "0 1", "nobody in time"),
         (["B"], (), 3, "0 look 0 look 0", "nobody in time"),
+        (["B", "R"], (1,), 6, "0 1w look 0 1w look 0 1w", "nobody in time"),
+        (["B", "R"], (1,), 7, "0 1w look 0 1w look 0 1w 0!", "nobody in time"),
         # Demand alone fails nobody, also when time is out.
         (["DA", "R"], (), 1, "0 0w!", "placed"),
         (["A", "R"], (0,), 1, "1 0w!", "placed"),
