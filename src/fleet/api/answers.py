@@ -17,6 +17,7 @@ LIMIT_MAX: Final = 1000
 CURSOR_CHARACTERS_MAX: Final = 128
 _POSITION: Final = re.compile(r"(\d{1,18})\.([0-9a-f-]{36})", re.ASCII)
 _PLACE: Final = re.compile(r"(\d{1,18})(?:\.(\d{1,6}))?", re.ASCII)
+_DECISION_PART: Final = re.compile(r"(\d{1,18})\.([0-9a-f-]{36})\.(\d{1,6})", re.ASCII)
 _NUMBER: Final = re.compile(r"\d{1,18}", re.ASCII)
 
 T = TypeVar("T")
@@ -65,6 +66,16 @@ def place(cursor: str | None) -> tuple[int, int] | None:
     if found is None:
         raise _bad_cursor()
     return int(found[1]), int(found[2] or 0)
+
+
+def decision_part(cursor: str | None) -> tuple[int, str, int] | None:
+    """Return the `(time, decision, part)` that a cursor of a node's schedule events names."""
+    if cursor is None:
+        return None
+    found = _DECISION_PART.fullmatch(cursor)
+    if found is None:
+        raise _bad_cursor()
+    return int(found[1]), found[2], int(found[3])
 
 
 def _bad_cursor() -> InvalidRequest:

@@ -193,6 +193,12 @@ class RenderedEvent(BaseModel):
     payload: dict[str, Any]
 
 
+class ScheduledAnswer(RenderedEvent):
+    """What a decision did with a node; `part` counts what one decision tells of it."""
+
+    decision_id: str
+
+
 class Amounts(BaseModel):
     """Whole amounts by dimension."""
 

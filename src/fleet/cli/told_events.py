@@ -19,13 +19,12 @@ EVENTS_MAX: Final = 1000
 COLUMNS: Final = ("at", "level", "message", "payload")
 
 
-def youngest_events(shell: Shell, path: str) -> list[dict[str, Any]]:
+def youngest_events(shell: Shell, path: str, **query: Any) -> list[dict[str, Any]]:
     """Return the youngest events of a timeline, oldest first; people are told when there are older ones."""
-    found = shell.get(path, limit=EVENTS_MAX, newest_first=True)
-    if found["next_cursor"] is not None:
+    found = shell.pages(path, limit=EVENTS_MAX + 1, newest_first=True, **query)
+    if len(found) > EVENTS_MAX:
         shell.output.say(f"… older events are left out: these are the youngest {EVENTS_MAX}", style="dim")
-    events: list[dict[str, Any]] = found["items"]
-    return events[::-1]
+    return found[:EVENTS_MAX][::-1]
 
 
 def tell(output: Output, events: Sequence[Mapping[str, Any]]) -> None:

@@ -118,6 +118,55 @@ def node_after(decision: Decision, node: str) -> dict[str, Any]:
     return figures
 
 
+def events_at(decision: Decision, node: str) -> tuple[AuditEvent, ...]:
+    """Return what a decision did with one node: the stage that dropped it and why, or its place in the order.
+
+    Nothing, when the node was not there to be judged.
+    """
+    trail = decision.evidence
+    assert isinstance(trail, Trail), "decisions explain themselves by their trail"
+    at = trail.frame.roster.index.get(node)
+    if at is None:
+        return ()
+    for stage, reasons in trail.masks().items():
+        if any(mask[at] for mask in reasons.values()):
+            return (_dropped_at(trail, trail.steps_by_name()[stage], at),)
+    places = np.flatnonzero(decision.ranked_indices == at)
+    return tuple(_place(decision, node, int(place)) for place in places)
+
+
+def _dropped_at(trail: Trail, step: Step, at: int) -> AuditEvent:
+    if isinstance(step.stage.stage, Scorer):
+        detail = {trail.names[at]: step.stage.stage.figures(trail.ask, trail.frame, at)}
+        return AuditEvent(HIGHEST_AFFINITY, {"highest_affinity": _highest(trail, step), "affinity_detail": detail})
+    return AuditEvent(stage_message(step.stage.name), {"dropped": {trail.names[at]: _reason(trail, step, at)}})
+
+
+def _place(decision: Decision, node: str, place: int) -> AuditEvent:
+    payload = {
+        "rank": place + 1,
+        "candidates_total": len(decision.ranked_indices),
+        "weights": {node: round(float(decision.ranked_weights[place]), 6)},
+        "order_detail": {node: dict(decision.ordered_by(int(decision.ranked_indices[place])))},
+    }
+    return AuditEvent(FINAL, payload)
+
+
+def recorded_at(stored: StoredDecision, at: int, node: str, why: str) -> tuple[AuditEvent, ...]:
+    """Return what a record alone tells of the node at an index of the snapshot; `why` says why there is no more."""
+    for stage, reasons in stored.dropped.items():
+        for reason, mask in reasons.items():
+            if mask[at]:
+                dropped = {node: {"reason": reason}}
+                return (AuditEvent(stage_message(stage), {"dropped": dropped, "not_kept": why}),)
+    if stored.outcome == "refused":
+        return ()
+    places = np.flatnonzero(stored.ranked == at)
+    rank = int(places[0]) + 1 if len(places) else None
+    payload = {"rank": rank, "candidates_total": stored.ranked_count, "weights": None, "not_kept": why}
+    return (AuditEvent(FINAL, payload),)
+
+
 def requested(request: PlacementRequest) -> dict[str, Any]:
     """Return what was asked for; beyond the amounts and the affinity only what the request gives."""
     spec = request.affinity_spec

@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.decision import Decision
-from fleet.model.gpu_inventory import NO_GPUS
+from fleet.model.gpu_inventory import NO_GPUS, GpuInventory
 from fleet.placement.columns import LEDGER, LEDGER_AT, SAMPLE, UNKNOWN, UNLIMITED, Ints
 from fleet.placement.document import instance_form, read_instance
 from fleet.placement.frame import NO_TRAITS, Frame, Roster, Sample, Traits
 from fleet.placement.gpus import GpuTable, inventory_form, inventory_of
+from fleet.placement.instances import InstanceRecord
 from fleet.placement.neighbours import InstanceIndex
 from fleet.placement.snapshot import Snapshot
 
@@ -173,8 +174,42 @@ def _differences(writer: Writer, rows: NDArray[np.intp], now: Ints, then: Ints |
     return described
 
 
-def decode(base: bytes, *changes: bytes) -> Snapshot:
-    """Return the snapshot of a base with changes applied, in order.
+@dataclass(frozen=True, slots=True)
+class DecodedBase:
+    """A base that was read once; the snapshots of many decisions on it are made of it."""
+
+    roster: Roster
+    config: ClusterConfig
+    now_us: int
+    ledger: Ints = field(repr=False)
+    sample: Ints = field(repr=False)
+    gpus: Mapping[int, GpuInventory] = field(repr=False)
+    table: GpuTable = field(repr=False)
+    instances: Mapping[str, InstanceRecord] = field(repr=False)
+
+    def with_changes(self, *changes: bytes) -> Snapshot:
+        """Return the snapshot with changes applied, in order; the base stays what it is."""
+        ledger, sample, now_us = self.ledger.copy(), self.sample.copy(), self.now_us
+        gpus: dict[int, GpuInventory] = {}
+        instances = dict(self.instances)
+        for blob in changes:
+            more = Source(CHANGES, blob)
+            now_us = more.header["now_us"]
+            for key, matrix in (("ledger", ledger), ("sample", sample)):
+                if key in more.header:
+                    _apply(more, more.header[key], matrix, relative=more.header["relative"])
+            gpus |= {at: inventory_of(form) for at, form in more.header.get("gpus", [])}
+            for uuid, form in more.header.get("instances", []):
+                instances.pop(uuid, None)
+                if form is not None:
+                    instances[uuid] = read_instance(form)
+        table = _table({**self.gpus, **gpus}, len(self.roster.names)) if gpus else self.table
+        index = InstanceIndex(instances.values())
+        return Snapshot(Frame(self.roster, ledger, Sample(sample, self.config), now_us, index, table))
+
+
+def decode_base(base: bytes) -> DecodedBase:
+    """Return a base, read.
 
     Raises:
         ValueError: bytes of another kind.
@@ -192,22 +227,29 @@ def decode(base: bytes, *changes: bytes) -> Snapshot:
         # Versions before GPUs had a place of their own kept what was declared of them among the traits.
         gpus.setdefault(at, inventory_of(form.pop("gpu", {})))
         traits[at] = Traits(**form)
-    instances = {item["uuid"]: read_instance(item) for item in header["instances"]}
-    now_us = header["now_us"]
-    for blob in changes:
-        more = Source(CHANGES, blob)
-        now_us = more.header["now_us"]
-        for key, matrix in (("ledger", ledger), ("sample", sample)):
-            if key in more.header:
-                _apply(more, more.header[key], matrix, relative=more.header["relative"])
-        gpus |= {at: inventory_of(form) for at, form in more.header.get("gpus", [])}
-        for uuid, form in more.header.get("instances", []):
-            instances.pop(uuid, None)
-            if form is not None:
-                instances[uuid] = read_instance(form)
-    roster = Roster(header["names"], node_ids, traits)
-    table = GpuTable.of([gpus.get(at, NO_GPUS) for at in range(len(roster.names))])
-    return Snapshot(Frame(roster, ledger, Sample(sample, config), now_us, InstanceIndex(instances.values()), table))
+    return DecodedBase(
+        roster=Roster(header["names"], node_ids, traits),
+        config=config,
+        now_us=header["now_us"],
+        ledger=ledger,
+        sample=sample,
+        gpus=gpus,
+        table=_table(gpus, len(header["names"])),
+        instances={item["uuid"]: read_instance(item) for item in header["instances"]},
+    )
+
+
+def decode(base: bytes, *changes: bytes) -> Snapshot:
+    """Return the snapshot of a base with changes applied, in order.
+
+    Raises:
+        ValueError: bytes of another kind.
+    """
+    return decode_base(base).with_changes(*changes)
+
+
+def _table(gpus: Mapping[int, GpuInventory], length: int) -> GpuTable:
+    return GpuTable.of([gpus.get(at, NO_GPUS) for at in range(length)])
 
 
 def _apply(source: Source, described: Mapping[str, Any], matrix: Ints, *, relative: bool) -> None:

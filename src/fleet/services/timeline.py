@@ -209,12 +209,18 @@ def _again(ctx: Context, row: DecisionRow, stored: StoredDecision) -> tuple[Deci
         decision = decisions.replay(ctx.database, row)
     except (FleetError, ValueError, KeyError) as problem:
         return None, str(problem)
-    if _same(decision, stored):
+    if is_same(decision, stored):
         return decision, ""
-    return None, f"this version decides otherwise on what version {row.version} saw; this is what was recorded"
+    return None, decides_otherwise(row)
 
 
-def _same(decision: Decision, stored: StoredDecision) -> bool:
+def decides_otherwise(row: DecisionRow) -> str:
+    """Return why only the record of a decision is told."""
+    return f"this version decides otherwise on what version {row.version} saw; this is what was recorded"
+
+
+def is_same(decision: Decision, stored: StoredDecision) -> bool:
+    """Return whether a decision that was made again answers what was recorded."""
     head = (str(decision.outcome), decision.code, decision.stage, decision.counts)
     return head == (stored.outcome, stored.code, stored.stage, stored.counts) and np.array_equal(
         decision.ranked_indices[:STORED_NODES_MAX], stored.ranked

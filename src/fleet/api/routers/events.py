@@ -8,17 +8,21 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import Depends, Query
 from starlette.responses import Response
 
-from fleet.api.answers import answer, iso, number, place
+from fleet.api.answers import answer, decision_part, iso, number, place
 from fleet.ledger import events
 from fleet.ledger.database import Database
 from fleet.ledger.events import EVERYTHING, EventView, Filter
-from fleet.services import timeline
+from fleet.services import node_timeline, timeline
 from fleet.services.context import Context
+from fleet.services.node_timeline import NodeEvent
 from fleet.services.timeline import TimelineEvent, Told
 
 SECONDS_MAX: Final = 100 * 366 * 86_400
 MESSAGE_CHARACTERS_MAX: Final = 255
 NewestFirstQuery = Annotated[bool, Query(description="newest first, or false: oldest first")]
+SchedulingQuery = Annotated[
+    bool, Query(description="instead, what decisions did with the node: the stage that dropped it, or its place")
+]
 Level = Literal["info", "warning", "error"]
 
 
@@ -96,6 +100,27 @@ def timeline_page(
 def _show_part(found: TimelineEvent) -> dict[str, Any]:
     return {
         "id": found.row,
+        "part": found.part,
+        "at": iso(found.at_us),
+        "level": found.event.level,
+        "message": found.event.message,
+        "payload": found.event.payload,
+    }
+
+
+def scheduling_page(
+    ctx: Context, node: str, limit: int, cursor: str | None, *, newest_first: bool, wanted: Filter = EVERYTHING
+) -> Response:
+    """One page of what decisions did with a node."""
+    found = node_timeline.of_node(
+        ctx, node, limit=limit, newest_first=newest_first, after=decision_part(cursor), wanted=wanted
+    )
+    return _page([_show_scheduled(event) for event in found.events], found.next_position)
+
+
+def _show_scheduled(found: NodeEvent) -> dict[str, Any]:
+    return {
+        "decision_id": found.decision_id,
         "part": found.part,
         "at": iso(found.at_us),
         "level": found.event.level,

@@ -10,8 +10,8 @@ from starlette.responses import Response
 from fleet.api.answers import LIMIT_DEFAULT, answer, iso, page
 from fleet.api.bodies import StrictRoute
 from fleet.api.dependencies import AdminDep, CursorQuery, LimitQuery, NamePath, NodeOrAdminDep, RetryKeyDep, ServicesDep
-from fleet.api.routers.events import FilterDep, NewestFirstQuery, events_page
-from fleet.api.schemas import EventAnswer, NodeAnswer, NodeTokenAnswer, Page, documented
+from fleet.api.routers.events import FilterDep, NewestFirstQuery, SchedulingQuery, events_page, scheduling_page
+from fleet.api.schemas import EventAnswer, NodeAnswer, NodeTokenAnswer, Page, ScheduledAnswer, documented
 from fleet.ledger import nodes as ledger_nodes
 from fleet.ledger.gpus import HeldUnit
 from fleet.ledger.nodes import NodeView
@@ -128,7 +128,11 @@ def remove_node(*, services: ServicesDep, caller: AdminDep, name: NamePath) -> R
     return Response(status_code=204)
 
 
-@router.get("/{name}/events", responses=documented(403, 404, success=Page[EventAnswer]), response_model=None)
+@router.get(
+    "/{name}/events",
+    responses=documented(403, 404, success=Page[EventAnswer] | Page[ScheduledAnswer]),
+    response_model=None,
+)
 def node_events(
     *,
     services: ServicesDep,
@@ -138,10 +142,13 @@ def node_events(
     limit: LimitQuery = LIMIT_DEFAULT,
     cursor: CursorQuery = None,
     newest_first: NewestFirstQuery = True,
+    scheduling: SchedulingQuery = False,
 ) -> Response:
-    """What happened to a node, a removed one too."""
+    """What happened to a node, a removed one too; with `scheduling`, what decisions did with it."""
     if ledger_nodes.get(services.database, name, deleted=True) is None:
         raise NotFound(nodes.NO_NODE)
+    if scheduling:
+        return scheduling_page(services.context, name, limit, cursor, newest_first=newest_first, wanted=wanted)
     return events_page(services.database, "node", name, limit, cursor, newest_first=newest_first, wanted=wanted)
 
 
