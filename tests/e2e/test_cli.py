@@ -371,7 +371,7 @@ def test_resources_show_every_hypervisor(fleet: Callable[..., Ended]) -> None:
 
     assert "cli" in figures["per_node"]
     assert "cli" in table
-    assert "available in all" in table
+    assert "in all" in table
 
 
 # --- as a process ------------------------------------------------------------------------------------------------

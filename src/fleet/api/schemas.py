@@ -410,26 +410,6 @@ class DecisionLine(BaseModel):
     created_at: str
 
 
-class ConfigAnswer(BaseModel):
-    """One cluster-wide key; `is_set` false: the default holds. Who changed it last, and when, where that is known."""
-
-    key: str
-    value: str
-    default: str
-    meaning: str
-    is_set: bool
-    updated_at: str | None
-    updated_by: str | None
-
-
-class ConfigBody(BaseModel):
-    """The body of `PUT /admin/config/{key}`; numbers and booleans mean their text."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    value: str | bool | int | float = Field(json_schema_extra={"maxLength": 1000})
-
-
 def _uuid(text: str) -> str:
     try:
         return str(UUID(text))
@@ -501,7 +481,7 @@ def documented(
     found: dict[int | str, dict[str, Any]] = {}
     if success is not None:
         found[status] = {"model": success, "description": description}
-    for code in sorted({400, 401, 500, 503, *codes}):
+    for code in sorted({400, 401, 403, 429, 500, 503, *codes}):
         found[code] = {
             "description": "; ".join(title for known, title in CODES.values() if known == code),
             "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},

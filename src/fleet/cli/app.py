@@ -27,6 +27,7 @@ from fleet.cli.commands import (
     operation,
     placement,
     pure,
+    resources,
 )
 from fleet.cli.commands.asking import remedy_lines
 from fleet.cli.outcome import DONE, REFUSED, UNREACHABLE, USAGE, Misused, Refused
@@ -58,6 +59,7 @@ app.add_typer(decision.app, name="decision")
 app.add_typer(config.app, name="config")
 app.add_typer(ctl.app, name="ctl")
 placement.add_to(app)
+resources.add_to(app)
 pure.add_to(app)
 
 

@@ -47,6 +47,11 @@ class Output:
         self._console = console()
 
     @property
+    def width(self) -> int:
+        """How many characters a line holds."""
+        return self._console.width
+
+    @property
     def is_human(self) -> bool:
         """Whether a person reads it."""
         return self.form is Form.HUMAN

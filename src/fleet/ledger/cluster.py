@@ -1,4 +1,4 @@
-"""The cluster's row as readers see it: what counts, what is claimed, what is used outside claims."""
+"""The cluster's row as readers see it: what counts, what is claimed, what is used outside claims, what is left."""
 
 from __future__ import annotations
 
@@ -8,20 +8,40 @@ from fleet.ledger.database import Database, Sql
 from fleet.model.errors import BrokenPromise
 from fleet.model.resources import CLUSTER_DIMENSIONS
 
-READ = Sql("SELECT * FROM cluster_capacity WHERE id = 1")
+_UNUSED = ", ".join(
+    f"(SELECT COALESCE(SUM(CASE WHEN limit_{name} > used_{name} THEN limit_{name} - used_{name} ELSE 0 END), 0)"
+    f" FROM namespace_claims WHERE folded = 0) AS claims_unused_{name}"
+    for name in CLUSTER_DIMENSIONS
+)
+READ = Sql(f"SELECT k.*, {_UNUSED} FROM cluster_capacity k WHERE k.id = 1")
 PING = Sql("SELECT {now} AS now_us")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """Amounts by dimension; a total of None is unlimited, because a counted node has no limit there."""
+    """Amounts by dimension; a total of None is unlimited, because a counted node has no limit there.
+
+    `claims_unused` is what claims hold back and do not use.
+    """
 
     total: dict[str, int | None]
     claimed: dict[str, int]
     unclaimed_used: dict[str, int]
     overage: dict[str, int]
+    claims_unused: dict[str, int]
     counted_nodes: int
     updated_at_us: int
+
+    @property
+    def left(self) -> dict[str, int | None]:
+        """What namespaces without a claim may still use together; None is unlimited, below zero is too much given.
+
+        It is also what a new claim may promise, beyond what its namespace uses already: that moves into the claim.
+        """
+        return {name: None if total is None else total - self._taken(name) for name, total in self.total.items()}
+
+    def _taken(self, name: str) -> int:
+        return self.claimed[name] + self.unclaimed_used[name] + self.overage[name]
 
 
 def view(db: Database) -> ClusterView:
@@ -35,6 +55,7 @@ def view(db: Database) -> ClusterView:
         claimed={name: row[f"claimed_{name}"] for name in CLUSTER_DIMENSIONS},
         unclaimed_used={name: row[f"unclaimed_used_{name}"] for name in CLUSTER_DIMENSIONS},
         overage={name: row[f"overage_{name}"] for name in CLUSTER_DIMENSIONS},
+        claims_unused={name: int(row[f"claims_unused_{name}"]) for name in CLUSTER_DIMENSIONS},
         counted_nodes=row["counted_nodes"],
         updated_at_us=row["updated_at"],
     )

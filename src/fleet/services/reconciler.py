@@ -4,6 +4,7 @@
     every 2 s    a pass when the counting nodes or their limits differ from the totals, or when one is due
     every 10 s   nodes whose sample is too old become missing
     every 3 s    operations without a living lease are woken
+    every 10 s   claims of namespaces deleted long enough ago are deleted
 
 Only the leader does any of it. When the last pass ran is remembered in the database, so that neither a restart nor a
 change of leader skips a pass or doubles it.
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Final
 
-from fleet.ledger import passes, reconcile, retention, samples
+from fleet.ledger import namespace_cleanup, passes, reconcile, retention, samples
 from fleet.ledger.database import Database
 from fleet.ledger.leases import Lease, LeaseLost
 from fleet.ledger.reconcile import PassReport
@@ -32,6 +33,7 @@ from fleet.telemetry import get_logger
 LOOK_SECONDS: Final = 2.0
 MISSING_SECONDS: Final = 10.0
 SWEEP_SECONDS: Final = 3.0
+CLEAN_SECONDS: Final = 10.0
 RETENTION_SECONDS: Final = 600.0
 TURN_SECONDS: Final = 0.2
 # A difference that a pass cannot mend must not make passes run one after the other.
@@ -66,6 +68,7 @@ class Reconciler:
             Every(lambda: MISSING_SECONDS, self.mark_missing, monotonic=monotonic),
             Every(lambda: SWEEP_SECONDS, self.sweep, monotonic=monotonic),
             Every(lambda: LOOK_SECONDS, self.pass_if_due, monotonic=monotonic),
+            Every(lambda: CLEAN_SECONDS, self.clean_namespaces, monotonic=monotonic),
             Every(lambda: RETENTION_SECONDS, self.forget_old, monotonic=monotonic),
         )
 
@@ -96,6 +99,20 @@ class Reconciler:
     def sweep(self) -> sweep.Swept:
         """Wake what nobody works on."""
         return sweep.sweep_once(self._database, self._wake_ups)
+
+    def clean_namespaces(self) -> int | None:
+        """Delete the claims that deleted namespaces left, after the cleaner's delay; None when another leads by now."""
+        lease = self._leadership.lease
+        if lease is None:
+            return None
+        try:
+            gone = namespace_cleanup.clean(self._database, lease, self._config().cleaner_delay_seconds)
+        except LeaseLost:
+            self._leadership.lost()
+            return None
+        if gone:
+            _log.info("namespaces.cleaned", claims=gone)
+        return gone
 
     def forget_old(self) -> dict[str, int] | None:
         """Delete what is past its retention; None when another leads by now."""
@@ -136,7 +153,11 @@ class Reconciler:
             self._failed(lease, why, error)
             raise
         payload = report_payload(report) | {"why": why, "lease_number": lease.number}
-        self._database.unit(lambda conn: passes.record_ended(conn, payload))
+        kept = [
+            {"row": one.row, "figure": one.figure, "old": one.old, "new": one.new}
+            for one in report.corrections[: passes.CORRECTED_KEPT_MAX]
+        ]
+        self._database.unit(lambda conn: passes.record_ended(conn, {**payload, "corrected": kept}))
         _log.info("reconcile.ended", **payload)
         for correction in report.corrections:
             _log.warning("reconcile.corrected", **asdict(correction), difference=correction.difference)

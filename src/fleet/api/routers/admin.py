@@ -8,10 +8,11 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from starlette.responses import Response
 
+from fleet.api.admin_answers import ClusterCapacityAnswer, ConfigAnswer, ConfigBody, ResourcesAnswer
 from fleet.api.answers import answer
 from fleet.api.bodies import StrictRoute
 from fleet.api.dependencies import AdminDep, ServicesDep
-from fleet.api.schemas import Anything, ConfigAnswer, ConfigBody, Page, documented
+from fleet.api.schemas import Anything, Page, documented
 from fleet.ledger.verify import verify
 from fleet.services import cluster_config, views
 from fleet.services.saved_snapshot import with_instances
@@ -20,15 +21,15 @@ router = APIRouter(prefix="/admin", route_class=StrictRoute, tags=["admin"])
 KeyPath = Annotated[str, Path(max_length=64, pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
 
 
-@router.get("/resources", responses=documented(403, success=Anything), response_model=None)
+@router.get("/resources", responses=documented(403, success=ResourcesAnswer), response_model=None)
 def resources(*, services: ServicesDep, caller: AdminDep) -> Response:
-    """Room node by node, from the same arithmetic as placement and admission."""
+    """Room node by node, from the same arithmetic as placement and admission; the cluster; drift and the last pass."""
     return answer(views.resources(services.database, services.context.configuration()))
 
 
-@router.get("/cluster-capacity", responses=documented(403, success=Anything), response_model=None)
+@router.get("/cluster-capacity", responses=documented(403, success=ClusterCapacityAnswer), response_model=None)
 def cluster_capacity(*, services: ServicesDep, caller: AdminDep) -> Response:
-    """The cluster's row; a total of null is unlimited."""
+    """The cluster's row, what is left of it, and what claims hold back; a total of null is unlimited."""
     return answer(views.cluster_capacity(services.database))
 
 

@@ -1,4 +1,4 @@
-"""`fleet explain`, `fleet capacity`, `fleet resources`: what would fit, and what there is."""
+"""`fleet explain`, `fleet capacity`: where something would go, and how much more fits."""
 
 from __future__ import annotations
 
@@ -24,18 +24,12 @@ NODES_SHOWN: Final = 20
 REASONS: Final = ("resize", "migrate", "evacuate")
 AGAIN: Final = frozenset({"cpus", "memory", "disk", "node"})
 NODES_AT_ONCE: Final = 1000
-RESOURCES: Final = (
-    *("node", "state", "scheduling", "cpu_committed", "cpu_measured", "cpu_limit", "cpu_hard_max", "cpu_available"),
-    *("cpu_load_1", "ram_committed", "ram_limit", "ram_available", "wake_risk_mb"),
-    *("disk_committed", "disk_limit", "disk_available"),
-)
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the verbs to the application."""
     app.command()(explain)
     app.command()(capacity)
-    app.command()(resources)
 
 
 @ask_for
@@ -121,16 +115,3 @@ def _show_capacity(output: Output, shape: str, found: Mapping[str, Any]) -> None
     output.listing(found["items"], ("node", "fits", "binds", "reason"), title="nodes")
     if found["next_cursor"] is not None:
         output.say(f"… and {found['nodes'] - len(found['items'])} more nodes; --all shows them")
-
-
-def resources(ctx: typer.Context) -> None:
-    """Show room node by node, from the same arithmetic as placement."""
-    shell = shell_of(ctx)
-    found = shell.get("/admin/resources")
-    if shell.output.form == "json":
-        shell.output.json(found)
-        return
-    rows = [{"node": name, **figures} for name, figures in found["per_node"].items()]
-    shell.output.listing(rows, RESOURCES, title="hypervisors")
-    shell.output.say("")
-    shell.output.say("available in all: " + ", ".join(f"{name} {value}" for name, value in found["total"].items()))
