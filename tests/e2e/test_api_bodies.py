@@ -120,6 +120,9 @@ BODIES = (
     Body("POST", "/auth/namespaces/{ns}/keys", {"name": "a"}, {
         "name": NAMES, "expires_in_seconds": (*INTS, 0), "bogus": (1,),
     }),
+    Body("POST", "/auth/namespaces/{ns}/keys/absent/rotate", {}, {
+        "grace_seconds": (*INTS, None, 30 * 86_400 + 1), "expires_in_seconds": (*INTS, 0), "bogus": (1,),
+    }),
     Body("POST", "/nodes", {"name": "a"}, {"name": NAMES, **NODE_FIELDS}),
     Body("PUT", "/nodes/{node}", {"region": ""}, NODE_FIELDS),
     Body("PUT", "/nodes/{node}/metrics", {"metrics": METRICS}, {

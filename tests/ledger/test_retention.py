@@ -58,7 +58,7 @@ def test_what_is_young_stays(db: Database) -> None:
 
     gone = retention.sweep(db, _lease(db), ClusterConfig())
 
-    assert gone == {"decisions": 0, "decision_bases": 0, "events": 0, "idempotency_keys": 0}
+    assert gone == {"decisions": 0, "decision_bases": 0, "events": 0, "idempotency_keys": 0, "expired_keys": 0}
     assert decisions.get(db, "d1") is not None
 
 
@@ -101,4 +101,4 @@ def test_it_waits_for_no_row_that_an_admission_is_writing(maria: Database, maria
         idempotency.keep(writing, Keyed(namespace="ns", key="k", digest="d", status=201), {})
         gone = Other(mariadb_ledger_url, lambda db: retention.sweep(db, lease, config)).result()
 
-        assert gone == {"decisions": 1, "decision_bases": 0, "events": 1, "idempotency_keys": 0}
+        assert gone == {"decisions": 1, "decision_bases": 0, "events": 1, "idempotency_keys": 0, "expired_keys": 0}

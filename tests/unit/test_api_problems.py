@@ -78,9 +78,7 @@ def test_only_a_refusal_that_may_pass_says_when_to_come_back(transient: bool) ->
     assert json.loads(bytes(answer.body))["stage"] == "sufficient_idle_cpu"
 
 
-@pytest.mark.parametrize(
-    "code", ["placement_busy", "claim_not_ready", "claim_conflict", "database_unavailable", "rate_limited"]
-)
+@pytest.mark.parametrize("code", ["placement_busy", "claim_not_ready", "claim_conflict", "database_unavailable"])
 def test_what_passes_soon_says_so(code: str) -> None:
     assert problem(code, "x").headers["retry-after"] == "1"
 

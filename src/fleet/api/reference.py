@@ -41,6 +41,8 @@ def _codes() -> Iterator[str]:
     yield "|---|---|---|---|"
     for code, (status, title) in CODES.items():
         seconds: object = RETRY_AFTER_SECONDS.get(code, "")
+        if code == "rate_limited":
+            seconds = "until the next try is judged"
         if code == "out_of_capacity":
             seconds = f"{TRANSIENT_CAPACITY_SECONDS} when `transient`"
         yield f"| `{code}` | {status} | {title} | {seconds} |"

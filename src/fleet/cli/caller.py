@@ -22,7 +22,9 @@ ANSWER_SECONDS_MAX = 30.0
 BUSY_RETRIES_MAX = 8
 RETRY_AFTER_SECONDS_MAX = 5.0
 LOST_RETRIES_MAX = 3
-UNAUTHENTICATED = 401
+TOKEN_REFUSED = frozenset({401, 429})
+"""What a bad token is answered with; 429, when many from this address were bad, also says no more than that."""
+
 REPEATABLE = frozenset({429, 503})
 
 
@@ -135,7 +137,7 @@ class Caller:
     def _authorised(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> Answer:
         token = self._session.token(self)
         answer = self.raw(method, path, body, {**headers, "Authorization": f"Bearer {token}"})
-        if answer.status == UNAUTHENTICATED:
+        if answer.status in TOKEN_REFUSED:
             token = self._session.token(self, refused=token)
             answer = self.raw(method, path, body, {**headers, "Authorization": f"Bearer {token}"})
         return answer

@@ -70,7 +70,7 @@ ROTATE_KEY = Sql("""
     UPDATE namespace_keys SET key_hash = :key_hash, selector = :selector, created_at = {now},
         expires_at = {now} + :lifetime_us, former_hash = :former_hash, former_created_at = :former_created_at,
         former_ends_at = CASE WHEN :former_expires_at < {now} + :grace_us THEN :former_expires_at
-            WHEN :lifetime_us < :grace_us THEN {now} + :lifetime_us ELSE {now} + :grace_us END
+            ELSE {now} + :grace_us END
     WHERE namespace = :namespace AND name = :name
 """)
 DELETE_KEY = Sql("DELETE FROM namespace_keys WHERE namespace = :namespace AND name = :name")
@@ -262,6 +262,7 @@ def rotate_key(
         if grace_us and row["former_ends_at"] is not None:
             raise _still_rotating(namespace, name)
         lived = None if row["expires_at"] is None else row["expires_at"] - row["created_at"]
+        lives = lived if same_lifetime else lifetime_us
         kept = bool(grace_us) and not row["expired"]
         rotated = ROTATE_KEY.run(
             conn,
@@ -269,11 +270,11 @@ def rotate_key(
             name=name,
             key_hash=key_hash,
             selector=selector,
-            lifetime_us=lived if same_lifetime else lifetime_us,
+            lifetime_us=lives,
             former_hash=row["key_hash"] if kept else "",
             former_created_at=row["created_at"] if kept else None,
             former_expires_at=row["expires_at"],
-            grace_us=grace_us if kept else None,
+            grace_us=min(grace_us, grace_us if lives is None else lives) if kept else None,
         )
         if rotated.rowcount == 0:
             return None

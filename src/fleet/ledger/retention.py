@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from fleet.ledger import leases
+from fleet.ledger import leases, namespaces
 from fleet.ledger.database import Batch, Database, Sql, SqlOfLists
 from fleet.ledger.idempotency import KEPT_SECONDS
 from fleet.model.cluster_config import ClusterConfig
@@ -64,6 +64,7 @@ def sweep(db: Database, lease: leases.Lease, config: ClusterConfig) -> dict[str,
         "decision_bases": _sweep(db, lease, BASES, decisions_seconds + DAY_SECONDS),
         "events": _sweep(db, lease, EVENTS, config.events_retention_days * DAY_SECONDS),
         "idempotency_keys": _sweep(db, lease, _delete_keys, KEPT_SECONDS),
+        "expired_keys": _sweep(db, lease, namespaces.forget_expired_keys, namespaces.EXPIRED_KEPT_SECONDS),
     }
 
 

@@ -56,10 +56,10 @@ def events(ctx: typer.Context, name: Name) -> None:
 
 @keys.command("list")
 def list_keys(ctx: typer.Context, namespace: Name) -> None:
-    """List a namespace's keys, without their secrets."""
+    """List a namespace's keys, without their secrets; expired ones are removed after a week."""
     shell = shell_of(ctx)
     found = shell.pages(f"/auth/namespaces/{segment(namespace)}/keys")
-    shell.output.listing(found, ("name", "created_at", "expires_at"), title="keys")
+    shell.output.listing(found, ("name", "state", "created_at", "expires_at", "former_ends_at"), title="keys")
 
 
 @keys.command("create")
@@ -77,9 +77,29 @@ def create_key(
     shell.output.record(shell.create(f"/auth/namespaces/{segment(namespace)}/keys", body))
 
 
+@keys.command("rotate")
+def rotate_key(
+    ctx: typer.Context,
+    namespace: Name,
+    name: KeyName,
+    *,
+    grace: Annotated[
+        int, typer.Option(min=0, metavar="SECONDS", help="How long the former secret is good as well")
+    ] = 0,
+    expires_in: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="SECONDS", help="Ends by itself after so many seconds; left out: as before"),
+    ] = None,
+) -> None:
+    """Give a key a new secret, shown this once; without a grace the former one stops working everywhere."""
+    shell = shell_of(ctx)
+    body = {"grace_seconds": grace} | ({} if expires_in is None else {"expires_in_seconds": expires_in})
+    shell.output.record(shell.create(f"/auth/namespaces/{segment(namespace)}/keys/{segment(name)}/rotate", body))
+
+
 @keys.command("delete")
 def delete_key(ctx: typer.Context, namespace: Name, name: KeyName) -> None:
-    """Delete a key; the tokens it bought stop working."""
+    """Delete a key; it and the tokens it bought stop working everywhere before this ends."""
     shell = shell_of(ctx)
     shell.call("DELETE", f"/auth/namespaces/{segment(namespace)}/keys/{segment(name)}")
     shell.output.say(f"key {name} of {namespace} is deleted")

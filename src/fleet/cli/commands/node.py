@@ -11,7 +11,7 @@ from fleet.cli.commands.asking import DIGITS_MAX, pairs, shell_of
 from fleet.cli.commands.settings import settings_of
 from fleet.cli.outcome import Misused, not_there_yet
 from fleet.cli.session import Shell, segment
-from fleet.cli.told_events import youngest_events
+from fleet.cli.told_events import Level, Message, Since, Until, chosen, tell, youngest_events
 from fleet.config import Settings
 
 app = typer.Typer(help="Register nodes, look at them, say which take instances.", no_args_is_help=True)
@@ -37,6 +37,7 @@ MigProfile = Annotated[
     list[str] | None, typer.Option(metavar="P=N", help="How many slices of a MIG profile; give all of them")
 ]
 CARD_COLUMNS: Final = ("uuid", "model", "memory_mb", "state", "bound_to")
+SCHEDULING_MAX: Final = 200
 SLICE_COLUMNS: Final = ("uuid", "profile", "kind", "parent_gpu_uuid", "state", "bound_to")
 
 
@@ -134,10 +135,26 @@ def remove(ctx: typer.Context, name: Name) -> None:
 
 
 @app.command()
-def events(ctx: typer.Context, name: Name) -> None:
+def events(
+    ctx: typer.Context,
+    name: Name,
+    *,
+    scheduling: Annotated[
+        bool,
+        typer.Option("--scheduling", help="Instead, what decisions did with it: where it was dropped, or its rank"),
+    ] = False,
+    level: Level = None,
+    message: Message = None,
+    since: Since = None,
+    until: Until = None,
+) -> None:
     """Show what happened to a node, oldest first."""
     shell = shell_of(ctx)
-    found = youngest_events(shell, f"/nodes/{segment(name)}/events")
+    path, wanted = f"/nodes/{segment(name)}/events", chosen(level, message, since, until)
+    if scheduling:
+        tell(shell.output, youngest_events(shell, path, most=SCHEDULING_MAX, scheduling=True, **wanted))
+        return
+    found = youngest_events(shell, path, **wanted)
     shell.output.listing(found, ("at", "level", "message", "payload"), title="events")
 
 
@@ -190,6 +207,22 @@ def _show(shell: Shell, node: dict[str, Any]) -> None:
         if node[name]:
             shell.output.say("")
             shell.output.listing(node[name], columns)
+
+
+@app.command()
+def token(
+    ctx: typer.Context,
+    name: Name,
+    *,
+    revoke: Annotated[bool, typer.Option("--revoke", help="End the node's token, without a new one")] = False,
+) -> None:
+    """Make a node's token, shown this once; its former one stops working. It publishes samples and no more."""
+    shell = shell_of(ctx)
+    if revoke:
+        shell.call("DELETE", f"/nodes/{segment(name)}/token")
+        shell.output.say(f"node {name} has no token any more")
+        return
+    shell.output.record(shell.create(f"/nodes/{segment(name)}/token", None))
 
 
 def _scheduling(ctx: typer.Context, node: dict[str, Any]) -> None:
