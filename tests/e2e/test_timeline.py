@@ -67,7 +67,9 @@ def pages(caller: As, path: str, limit: int, *, newest_first: bool) -> list[dict
     found: list[dict[str, Any]] = []
     cursor = ""
     while True:
-        answer = caller.get(f"{path}?limit={limit}&newest_first={str(newest_first).lower()}{cursor}")
+        answer = caller.get(
+            f"{path}{'&' if '?' in path else '?'}limit={limit}&newest_first={str(newest_first).lower()}{cursor}"
+        )
         assert answer.status_code == 200, answer.text
         page = answer.json()
         assert len(page["items"]) <= limit
@@ -191,3 +193,58 @@ def test_one_command_finds_them_too_and_says_which_to_look_at_twice(
     (one,) = [item for item in found if item["uuid"] == mixed]
     assert one["mapped_to"] == {"prefer_with_tag": ["a"], "prefer_without_tag": ["b"]}
     assert one["mixed"] is True
+
+
+def test_events_of_every_noun_are_filtered_alike(served: Served, tenant: As) -> None:
+    made = created(tenant)
+    with served.admin() as admin:
+        for caller, path, message in (
+            (tenant, f"/instances/{made['uuid']}/events", PLACED),
+            (admin, f"/nodes/{made['node']}/events", "node registered"),
+            (admin, "/auth/namespaces/timeline/events", "key created"),
+        ):
+            everything = pages(caller, path, 1000, newest_first=False)
+            one = caller.get(f"{path}?message={message}&level=info&since_seconds=3600").json()["items"]
+            beginning = caller.get(f"{path}?message={message[:5]}*&limit=1000").json()["items"]
+            assert [item["message"] for item in one] == [message] * len(one)
+            assert len(one) == sum(item["message"] == message for item in everything) > 0
+            assert len(beginning) == sum(item["message"].startswith(message[:5]) for item in everything)
+            assert caller.get(f"{path}?until_seconds=3600").json() == {"items": [], "next_cursor": None}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *("level=loud", "level=", "message=", "since_seconds=-1", "since_seconds=x", "until_seconds=1.5"),
+        *(f"message={'m' * 256}", "since_seconds=99999999999", "by=me", "limit=1001", "scheduling=true"),
+    ],
+)
+def test_a_filter_of_nothing_is_refused(tenant: As, wrong: str) -> None:
+    answer = tenant.get(f"/instances/{created(tenant)['uuid']}/events?{wrong}")
+
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+
+
+def test_a_candidate_node_tells_what_a_decision_did_with_it(
+    fleet: Callable[..., Ended], served: Served, tenant: As
+) -> None:
+    made = created(tenant)
+    other = {"timeline-a": "timeline-b", "timeline-b": "timeline-a"}[made["node"]]
+    with served.admin() as admin:
+        chosen, passed_over = (
+            [
+                item
+                for item in admin.get(f"/nodes/{name}/events?scheduling=true&limit=20").json()["items"]
+                if item["decision_id"] == made["decision_id"]
+            ]
+            for name in (made["node"], other)
+        )
+        whole = pages(admin, f"/nodes/{other}/events?scheduling=true&since_seconds=3600", 1000, newest_first=True)
+        paged = pages(admin, f"/nodes/{other}/events?scheduling=true&since_seconds=3600", 3, newest_first=True)
+    lines = fleet("node", "events", made["node"], "--scheduling", "--since", "600").out.splitlines()
+
+    assert [item["message"] for item in chosen] == ["schedule candidate admitted", "schedule final candidates"]
+    assert chosen[0]["payload"]["instance"] == made["uuid"]
+    assert [item["message"] for item in passed_over] == ["schedule final candidates"]
+    assert paged == whole
+    assert any("schedule candidate admitted" in line and made["uuid"] in line for line in lines)

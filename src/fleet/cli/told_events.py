@@ -8,7 +8,9 @@ Programs read `--json`, which has everything that the service answered.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import typer
 
 from fleet.cli.output import Output, plain
 from fleet.cli.rule_words import is_rule, rule_words
@@ -19,12 +21,24 @@ EVENTS_MAX: Final = 1000
 COLUMNS: Final = ("at", "level", "message", "payload")
 
 
-def youngest_events(shell: Shell, path: str, **query: Any) -> list[dict[str, Any]]:
+Level = Annotated[str | None, typer.Option(help="Only of this level: info, warning or error")]
+Message = Annotated[str | None, typer.Option(help="Only with this message; one that ends in * begins so")]
+Since = Annotated[int | None, typer.Option(min=0, metavar="SECONDS", help="Only what is at most so old")]
+Until = Annotated[int | None, typer.Option(min=0, metavar="SECONDS", help="Only what is at least so old")]
+
+
+def chosen(level: str | None, message: str | None, since: int | None, until: int | None) -> dict[str, Any]:
+    """Return the query of what is asked for."""
+    given = {"level": level, "message": message, "since_seconds": since, "until_seconds": until}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def youngest_events(shell: Shell, path: str, *, most: int = EVENTS_MAX, **query: Any) -> list[dict[str, Any]]:
     """Return the youngest events of a timeline, oldest first; people are told when there are older ones."""
-    found = shell.pages(path, limit=EVENTS_MAX + 1, newest_first=True, **query)
-    if len(found) > EVENTS_MAX:
-        shell.output.say(f"… older events are left out: these are the youngest {EVENTS_MAX}", style="dim")
-    return found[:EVENTS_MAX][::-1]
+    found = shell.pages(path, limit=most + 1, newest_first=True, **query)
+    if len(found) > most:
+        shell.output.say(f"… older events are left out: these are the youngest {most}", style="dim")
+    return found[:most][::-1]
 
 
 def tell(output: Output, events: Sequence[Mapping[str, Any]]) -> None:
