@@ -386,6 +386,6 @@ def test_a_placement_over_the_claim_is_told_on_the_instance_and_on_the_namespace
 
     for of in (f"/instances/{instance}", f"/auth/namespaces/{ns}"):
         found = dict(messages(admin, of))["placement admitted over namespace capacity claim"]
-        assert found["namespace"] == ns
+        assert (found["node"], found["namespace"]) == (NODE, ns)
         (over,) = found["claim_dimensions"]
         assert [over[name] for name in ("dimension", "limit", "used", "requested")] == ["cpus", 3, 2, 2]

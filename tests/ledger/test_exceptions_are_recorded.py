@@ -14,7 +14,7 @@ OVER_CLAIM = "placement admitted over namespace capacity claim"
 
 @pytest.mark.vectors
 def test_shakenfist_v14_an_overdrawn_claim_is_recorded_on_instance_and_namespace(db: Database) -> None:
-    node_id = fleet_of.node(db, cpus=8)
+    node_id = fleet_of.node(db, "here", cpus=8)
     fleet_of.claim(db, limit=(1, 1024, 10))
     ask = fleet_of.ask(node_id, cpus=2)
 
@@ -24,6 +24,7 @@ def test_shakenfist_v14_an_overdrawn_claim_is_recorded_on_instance_and_namespace
     on_namespace = events.listing(db, "namespace", ask.namespace)
     assert [event.message for event in on_instance] == [OVER_CLAIM]
     assert [event.message for event in on_namespace] == [OVER_CLAIM]
+    assert (on_instance[0].level, on_instance[0].payload["node"]) == ("warning", "here")
     (found,) = on_instance[0].payload["claim_dimensions"]
     assert (found["dimension"], found["limit"], found["used"], found["requested"]) == ("cpus", 1, 0, 2)
 

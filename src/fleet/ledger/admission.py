@@ -133,6 +133,8 @@ CHARGE_STANDS = Sql("""
     SELECT node_id FROM charges WHERE instance_uuid = :instance_uuid AND role = :role {for_update}
 """)
 
+NODE_NAME = Sql("SELECT name FROM nodes WHERE id = :node_id")
+
 IS_UNCOUNTED = Sql("SELECT node_id FROM scheduler_node_capacity WHERE counted = 0 AND node_id = :node_id")
 
 
@@ -215,14 +217,18 @@ def _record_exceptions(conn: Connection, ask: Ask, over_claim: tuple[DimensionFi
     """Record what an operator must be able to find: an overdrawn claim, an admission that no guard judged."""
     if over_claim:
         dimensions = [figure.as_dict() for figure in over_claim]
-        payload = {"node_id": ask.node_id, "namespace": ask.namespace, "claim_dimensions": dimensions}
+        payload = {"node": _node_name(conn, ask), "namespace": ask.namespace, "claim_dimensions": dimensions}
         message = "placement admitted over namespace capacity claim"
         events.record(conn, "instance", ask.instance_uuid, message, payload, level="warning")
         about = {**payload, "instance": ask.instance_uuid}
         events.record(conn, "namespace", ask.namespace, message, about, level="warning")
     if unguarded and ask.enforce:
         message = "instance placed without capacity guard"
-        events.record(conn, "instance", ask.instance_uuid, message, {"node_id": ask.node_id}, level="warning")
+        events.record(conn, "instance", ask.instance_uuid, message, {"node": _node_name(conn, ask)}, level="warning")
+
+
+def _node_name(conn: Connection, ask: Ask) -> str:
+    return str(NODE_NAME.run(conn, node_id=ask.node_id).scalar_one())
 
 
 def _parameters(ask: Ask) -> dict[str, Any]:

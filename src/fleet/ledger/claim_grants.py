@@ -281,6 +281,8 @@ def _change(
 
 def _record_change(conn: Connection, before: RowMapping, after: RowMapping, seconds: int | None, by: str) -> None:
     names = [f"limit_{name}" for name in CLUSTER_DIMENSIONS if before[f"limit_{name}"] != after[f"limit_{name}"]]
+    if not names and seconds is None:
+        return
     old, new = ({name: row[name] for name in names} for row in (before, after))
     payload = {"claim": after["uuid"], "old": old, "new": new, "expires_in_seconds": seconds}
     for kind, name in (("claim", after["uuid"]), ("namespace", after["namespace"])):

@@ -149,7 +149,7 @@ _ALL_KEYS: Final[tuple[ClusterKey, ...]] = (
         "CLEANER_DELAY_SECONDS",
         "3600",
         whole_between(0, 30 * _DAY_SECONDS),
-        "seconds a domain that nothing explains is left alone before it is removed",
+        "seconds a domain that nothing explains is left alone, and a deleted namespace keeps its claims",
     ),
     _key("EVENTS_RETENTION_DAYS", "90", whole_between(1, 36_500), "days the audit events are kept"),
     _key("DECISIONS_RETENTION_DAYS", "30", whole_between(1, 36_500), "days the stored decisions are kept"),
