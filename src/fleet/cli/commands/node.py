@@ -38,7 +38,6 @@ MigProfile = Annotated[
 ]
 CARD_COLUMNS: Final = ("uuid", "model", "memory_mb", "state", "bound_to")
 SCHEDULING_MAX: Final = 200
-SCHEDULING_MAX: Final = 200
 SLICE_COLUMNS: Final = ("uuid", "profile", "kind", "parent_gpu_uuid", "state", "bound_to")
 
 
