@@ -272,8 +272,6 @@ def test_wrong_usage_is_exit_2_in_words(fleet: Callable[..., Ended], tmp_path: P
 
 
 LATER: tuple[tuple[str, ...], ...] = (
-    ("claim", "list", "system"),
-    ("claim", "create", "system"),
     ("node", "drain", "cli"),
     ("node", "evacuate", "cli"),
     ("node", "use", "cli"),

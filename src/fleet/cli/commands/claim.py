@@ -1,44 +1,278 @@
-"""`fleet claim`: a namespace's reservation of cluster capacity. Not supported yet; the service says so."""
+"""`fleet claim`: a namespace's reservation of cluster capacity: made, watched, changed, given up. Admin only.
+
+A refusal is told with what would help: what is left, the smallest size that is allowed, the claim that is there.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final, Self
 
 import typer
 
-from fleet.cli.commands.asking import shell_of
-from fleet.cli.session import segment
+from fleet.cli.commands.asking import Asked, amounts_of, shell_of
+from fleet.cli.durations import seconds_of
+from fleet.cli.outcome import Misused, Refused
+from fleet.cli.output import Form, Output
+from fleet.cli.session import Shell, segment
+from fleet.cli.told_events import tell, youngest_events
 
-app = typer.Typer(help="Capacity claims (not supported yet).", no_args_is_help=True)
+app = typer.Typer(help="Capacity that the cluster keeps for a namespace (admin only).", no_args_is_help=True)
+
+FLAGS: Final = {"cpus": "--cpus", "memory_mb": "--memory", "disk_gb": "--disk"}
+UNITS: Final = {"cpus": "vCPUs", "memory_mb": "MiB of memory", "disk_gb": "GiB of disk"}
+COLUMNS: Final = (
+    *("uuid", "namespace", "coverage_state"),
+    *("cpus_used/limit", "memory_mb_used/limit", "disk_gb_used/limit", "over", "expires_at"),
+)
+PLAIN: Final = (
+    *("uuid", "namespace", "state", "coverage_state"),
+    *(f"{part}_{name}" for part in ("limit", "used") for name in FLAGS),
+    *("expires_at", "created_at", "updated_at"),
+)
+"""What `--simple` lists."""
+NOTHING: Final = "-"
+MAKE_ROOM: Final = (
+    "Or make room: shrink or delete another claim (`fleet claim list`), delete instances, add nodes; "
+    "`fleet resources` shows what is there."
+)
+
 Namespace = Annotated[str, typer.Argument(help="The namespace")]
 Uuid = Annotated[str, typer.Argument(help="The claim's uuid")]
+Active = Annotated[str | None, typer.Argument(help="The claim's uuid; left out: the one that is active")]
+Memory = Annotated[str, typer.Option(help="MiB, or a size such as '32 GB'")]
+Disk = Annotated[str, typer.Option(help="GiB, or a size such as '500 GB'")]
+ExpiresIn = Annotated[
+    str, typer.Option(metavar="DURATION", help="Covers for so long from now: 30d, 12h, 1d12h, or seconds")
+]
+
+
+@app.command()
+def create(
+    ctx: typer.Context,
+    namespace: Namespace,
+    *,
+    cpus: Annotated[int, typer.Option(help="vCPUs")],
+    memory: Memory,
+    disk: Disk,
+    expires_in: ExpiresIn,
+) -> None:
+    """Reserve capacity for a namespace; what it uses already is the claim's from then on."""
+    shell = shell_of(ctx)
+    body = _body(cpus, memory, disk, expires_in)
+    with _Told(shell, namespace):
+        _show(shell.output, shell.create(_path(namespace), body))
 
 
 @app.command("list")
-def list_claims(ctx: typer.Context, namespace: Namespace) -> None:
-    """List a namespace's claims (not supported yet)."""
-    shell_of(ctx).get(f"/auth/namespaces/{segment(namespace)}/claims")
+def list_claims(
+    ctx: typer.Context,
+    namespace: Annotated[str | None, typer.Argument(help="The namespace; left out: all of them")] = None,
+) -> None:
+    """List claims, youngest first, expired ones too; without a namespace all of the cluster, by namespace."""
+    shell = shell_of(ctx)
+    found = list(_of_all(shell)) if namespace is None else shell.pages(_path(namespace))
+    if shell.output.is_human:
+        shell.output.listing([_row(claim) for claim in found], COLUMNS, title="claims")
+    else:
+        shell.output.listing(found, PLAIN, title="claims")
 
 
 @app.command()
-def create(ctx: typer.Context, namespace: Namespace) -> None:
-    """Claim capacity (not supported yet)."""
-    shell_of(ctx).call("POST", f"/auth/namespaces/{segment(namespace)}/claims", {})
+def show(ctx: typer.Context, namespace: Namespace, uuid: Active = None) -> None:
+    """Show one claim: what it keeps, what is used of it and what is left."""
+    shell = shell_of(ctx)
+    with _Told(shell, namespace, uuid):
+        _show(shell.output, shell.get(_path(namespace, uuid)) if uuid else _active(shell, namespace))
 
 
 @app.command()
-def show(ctx: typer.Context, namespace: Namespace, uuid: Uuid) -> None:
-    """Show one claim (not supported yet)."""
-    shell_of(ctx).get(f"/auth/namespaces/{segment(namespace)}/claims/{segment(uuid)}")
-
-
-@app.command()
-def update(ctx: typer.Context, namespace: Namespace, uuid: Uuid) -> None:
-    """Change a claim (not supported yet)."""
-    shell_of(ctx).call("PUT", f"/auth/namespaces/{segment(namespace)}/claims/{segment(uuid)}", {})
+def update(
+    ctx: typer.Context,
+    namespace: Namespace,
+    uuid: Active = None,
+    *,
+    cpus: Annotated[int | None, typer.Option(help="vCPUs")] = None,
+    memory: Annotated[str | None, typer.Option(help="MiB, or a size such as '32 GB'")] = None,
+    disk: Annotated[str | None, typer.Option(help="GiB, or a size such as '500 GB'")] = None,
+    expires_in: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Covers for so long from now: 30d, 12h, 1d12h, or seconds")
+    ] = None,
+) -> None:
+    """Grow, shrink or prolong a claim: only what is given changes, all of it or nothing."""
+    shell = shell_of(ctx)
+    body = _body(cpus, memory, disk, expires_in)
+    if not body:
+        raise Misused("nothing is given to change", f"give at least one of {', '.join(FLAGS.values())}, --expires-in")
+    with _Told(shell, namespace, uuid) as told:
+        told.uuid = uuid or str(_active(shell, namespace)["uuid"])
+        _show(shell.output, shell.call("PUT", _path(namespace, told.uuid), body))
 
 
 @app.command()
 def delete(ctx: typer.Context, namespace: Namespace, uuid: Uuid) -> None:
-    """Give a claim up (not supported yet)."""
-    shell_of(ctx).call("DELETE", f"/auth/namespaces/{segment(namespace)}/claims/{segment(uuid)}")
+    """Give a claim up, at once; its capacity is everybody's again. Shows it as it was."""
+    shell = shell_of(ctx)
+    with _Told(shell, namespace, uuid):
+        gone = shell.call("DELETE", _path(namespace, uuid))
+    shell.output.say(f"claim {gone['uuid']} is deleted; it was:")
+    _show(shell.output, gone)
+
+
+@app.command()
+def events(ctx: typer.Context, namespace: Namespace, uuid: Active = None) -> None:
+    """Show what happened to a claim, oldest first; a deleted claim's end is in `fleet namespace events`."""
+    shell = shell_of(ctx)
+    with _Told(shell, namespace, uuid):
+        of = uuid or str(_active(shell, namespace)["uuid"])
+        tell(shell.output, youngest_events(shell, f"{_path(namespace, of)}/events"))
+
+
+def _path(namespace: str, uuid: str = "") -> str:
+    return f"/auth/namespaces/{segment(namespace)}/claims" + (f"/{segment(uuid)}" if uuid else "")
+
+
+def _body(cpus: int | None, memory: str | None, disk: str | None, expires_in: str | None) -> dict[str, int]:
+    """Return what was given, under the names of a body; the service judges the amounts."""
+    amounts = amounts_of(Asked(cpus=cpus, memory=memory, disk=disk))
+    body = {f"limit_{name}": value for name, value in amounts.items() if value is not None}
+    if expires_in is not None:
+        try:
+            body["expires_in_seconds"] = seconds_of(expires_in)
+        except ValueError as fault:
+            raise Misused(f"--expires-in: {fault}") from None
+    return body
+
+
+def _of_all(shell: Shell) -> Iterator[dict[str, Any]]:
+    for namespace in shell.pages("/auth/namespaces"):
+        try:
+            yield from shell.pages(_path(namespace["name"]))
+        except Refused as no:
+            # Deleted since the names were read.
+            if no.document.get("code") != "not_found":
+                raise
+
+
+def _active(shell: Shell, namespace: str) -> dict[str, Any]:
+    """Return the namespace's active claim; there is at most one.
+
+    Raises:
+        Refused: there is none.
+    """
+    found = shell.pages(_path(namespace))
+    for claim in found:
+        if claim["coverage_state"] == "active":
+            return dict(claim)
+    expired = f", only expired ones: {', '.join(claim['uuid'] for claim in found)}" if found else ""
+    raise Refused({"code": "not_found", "detail": f"the namespace {namespace} has no active claim{expired}"})
+
+
+# --- what people are shown ---------------------------------------------------------------------------------------
+
+
+def _over(claim: Mapping[str, Any]) -> str:
+    """Return by how much which dimensions are used beyond the claim."""
+    by = {name: claim[f"used_{name}"] - claim[f"limit_{name}"] for name in FLAGS}
+    return ", ".join(f"{name} +{amount}" for name, amount in by.items() if amount > 0) or NOTHING
+
+
+def _row(claim: Mapping[str, Any]) -> dict[str, Any]:
+    amounts = {f"{name}_used/limit": f"{claim[f'used_{name}']}/{claim[f'limit_{name}']}" for name in FLAGS}
+    return {**claim, **amounts, "over": _over(claim)}
+
+
+def _show(output: Output, claim: Mapping[str, Any]) -> None:
+    """Print a claim: for people with a row for each dimension."""
+    if not output.is_human:
+        output.record(claim)
+        return
+    output.record({name: value for name, value in claim.items() if not name.startswith(("limit_", "used_"))})
+    output.say("")
+    output.listing([_dimension(claim, name) for name in FLAGS], ("dimension", "limit", "used", "left", "over"))
+    if claim["coverage_state"] == "expired":
+        output.say("It has expired: it covers nothing and keeps nothing.", style="bold red")
+
+
+def _dimension(claim: Mapping[str, Any], name: str) -> dict[str, Any]:
+    limit, used = claim[f"limit_{name}"], claim[f"used_{name}"]
+    row = {"dimension": name, "limit": limit, "used": used}
+    return {**row, "left": max(0, limit - used), "over": max(0, used - limit)}
+
+
+# --- refusals ----------------------------------------------------------------------------------------------------
+
+
+class _Told:
+    """A block whose refusals are told to people with what would help; programs get the document as it came."""
+
+    def __init__(self, shell: Shell, namespace: str, uuid: str | None = None) -> None:
+        self.form = shell.output.form
+        self.namespace = namespace
+        self.uuid = uuid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        find = HELP.get(str(error.document.get("code"))) if isinstance(error, Refused) else None
+        if isinstance(error, Refused) and find is not None and self.form is not Form.JSON:
+            lines = find(error.document, self.namespace, self.uuid or "UUID")
+            raise Refused({**error.document, "remedies": [{"text": line} for line in lines]}) from None
+
+
+def _exceeded(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    found: Sequence[Mapping[str, Any]] = document.get("dimensions") or []
+    return [figure for figure in found if figure["exceeded"]]
+
+
+def _room(document: Mapping[str, Any], namespace: str, uuid: str) -> list[str]:
+    """A claim that does not fit: what is left to promise, dimension by dimension."""
+    found: Sequence[Mapping[str, Any]] = document.get("dimensions") or []
+    told = [
+        f"{figure['dimension']}: {'at most' if uuid == 'UUID' else 'more by at most'} "
+        f"{_left(figure)} {UNITS.get(figure['dimension'], '')} can be promised now, {_whole(figure['requested'])} asked"
+        for figure in found
+        if figure["exceeded"]
+    ]
+    return [*told, MAKE_ROOM]
+
+
+def _left(figure: Mapping[str, Any]) -> int:
+    return max(0, _whole(figure["limit"]) - _whole(figure["used"]))
+
+
+def _whole(value: Any) -> int:
+    return int(value)
+
+
+def _smallest(document: Mapping[str, Any], namespace: str, uuid: str) -> list[str]:
+    """A claim in use beyond the new size: how small it may be."""
+    flags = " ".join(f"{FLAGS[one['dimension']]} {_whole(one['used'])}" for one in _exceeded(document))
+    return [f"The smallest it may be now: {flags}.", f"Or delete instances of {namespace} first."]
+
+
+def _existing(document: Mapping[str, Any], namespace: str, uuid: str) -> list[str]:
+    there = f"{namespace} {document.get('claim', 'UUID')}"
+    return [
+        f"Look at it: fleet claim show {there}",
+        f"Change it: fleet claim update {there} --cpus … --memory … --disk … --expires-in …",
+        f"Or replace it: fleet claim delete {there}, then create again.",
+    ]
+
+
+def _replaced(document: Mapping[str, Any], namespace: str, uuid: str) -> list[str]:
+    return [f"Replace it: fleet claim delete {namespace} {uuid}, then fleet claim create {namespace} …"]
+
+
+def _listed(document: Mapping[str, Any], namespace: str, uuid: str) -> list[str]:
+    return [f"Which there are: fleet claim list {namespace}; or all: fleet claim list"]
+
+
+HELP: Final[Mapping[str, Callable[[Mapping[str, Any], str, str], list[str]]]] = {
+    "claim_capacity": _room,
+    "claim_below_usage": _smallest,
+    "claim_exists": _existing,
+    "claim_not_active": _replaced,
+    "not_found": _listed,
+}

@@ -1,0 +1,36 @@
+"""Durations as people write them: `30d`, `12h`, `1d12h`, `90 min`, or seconds alone. A week is 7 days, a day 24 h."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_PART: Final = re.compile(
+    r"(?P<count>\d{1,15})\s*(?P<unit>weeks?|w|days?|d|hours?|h|minutes?|min|m|seconds?|sec|s)(?![a-z])\s*",
+    re.ASCII | re.IGNORECASE,
+)
+_UNITS: Final = (("w", 604_800), ("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
+_SECONDS: Final = dict(_UNITS)
+_PLAIN: Final = re.compile(r"[-+]?\d{1,100}", re.ASCII)
+
+
+def seconds_of(text: str) -> int:
+    """Return the seconds of a duration. A plain number is seconds, whatever it is: the service judges it.
+
+    Raises:
+        ValueError: with what would be accepted.
+    """
+    stripped = text.strip()
+    if _PLAIN.fullmatch(stripped):
+        return int(stripped)
+    total, at, former = 0, 0, len(_UNITS) * 604_800
+    while at < len(stripped):
+        found = _PART.match(stripped, at)
+        length = 0 if found is None else _SECONDS[found["unit"][0].lower()]
+        # From the largest unit to the smallest, each once: `1h1h` and `1s2d` are slips of the hand.
+        if found is None or length >= former:
+            break
+        total, at, former = total + int(found["count"]) * length, found.end(), length
+    if at < len(stripped) or not stripped:
+        raise ValueError(f"{text!r} is not a duration; write for example 30d, 12h, 1d12h, 90min, or seconds alone")
+    return total
