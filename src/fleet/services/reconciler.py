@@ -153,7 +153,11 @@ class Reconciler:
             self._failed(lease, why, error)
             raise
         payload = report_payload(report) | {"why": why, "lease_number": lease.number}
-        self._database.unit(lambda conn: passes.record_ended(conn, payload))
+        kept = [
+            {"row": one.row, "figure": one.figure, "old": one.old, "new": one.new}
+            for one in report.corrections[: passes.CORRECTED_KEPT_MAX]
+        ]
+        self._database.unit(lambda conn: passes.record_ended(conn, {**payload, "corrected": kept}))
         _log.info("reconcile.ended", **payload)
         for correction in report.corrections:
             _log.warning("reconcile.corrected", **asdict(correction), difference=correction.difference)
