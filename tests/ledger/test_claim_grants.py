@@ -85,7 +85,11 @@ def test_a_claim_smaller_than_what_its_namespace_uses_is_overdrawn_until_it_grow
     assert fleet_of.cluster(db)["overage_cpus"] == 2
     fleet_of.assert_exact(db)
     # 4 promised and 2 overdrawn leave 4.
-    assert code(grant(db, 5, 0, 0, namespace="other")) == "claim_capacity"
+    refused = grant(db, 5, 0, 0, namespace="other")
+    assert isinstance(refused, ClaimRefused)
+    figure = refused.figures[0]
+    assert (refused.code, figure.limit, figure.used, figure.requested) == ("claim_capacity", 6, 2, 5)
+    assert (figure.exceeded, figure.shortfall) == (True, 1)
     granted(db, 4, 0, 0, namespace="other")
 
     # What it overdraws is its own: growing into that takes nothing from anybody.

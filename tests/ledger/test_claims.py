@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from fleet.ledger import events
 from fleet.ledger.database import Database
 from fleet.model.admission import Admitted, Refused, Stage
-from tests.ledger import fleet_of
-from tests.ledger.fleet_of import ask
+from tests.ledger import fleet_of, moving
+from tests.ledger.fleet_of import NAMESPACE, ask
 from tests.ledger.holding import Other, open_transaction
+
+OVER_CLAIM = "placement admitted over namespace capacity claim"
 
 
 def refused_at(outcome: object) -> tuple[Stage, list[str]]:
@@ -113,4 +116,30 @@ def test_a_namespace_cannot_have_two_active_claims(db: Database) -> None:
     fleet_of.execute(db, "UPDATE namespace_claims SET coverage_state = 'expired', folded = 1")
     fleet_of.execute(db, "UPDATE cluster_capacity SET claimed_cpus = 0, claimed_memory_mb = 0, claimed_disk_gb = 0")
     fleet_of.claim(db, limit=(1, 1, 1))
+    fleet_of.assert_exact(db)
+
+
+@pytest.mark.parametrize("how", ["in place", "by a move"])
+def test_growth_over_the_claim_is_told_on_the_instance_and_on_the_namespace(db: Database, how: str) -> None:
+    here, there = fleet_of.node(db, f"here-{how[:2]}", cpus=8), fleet_of.node(db, f"there-{how[:2]}", cpus=8)
+    fleet_of.claim(db, limit=(4, 40, 4))
+    instance = fleet_of.admitted(db, ask(here, cpus=3))
+    fleet_of.settle(db, instance)
+    assert fleet_of.events_of(db, OVER_CLAIM) == []
+
+    if how == "in place":
+        outcome = fleet_of.grow(db, ask(here, instance_uuid=instance, cpus=5))
+    else:
+        outcome = moving.begun(db, moving.to(db, there, instance, cpus=5))
+
+    assert isinstance(outcome, Admitted)
+    told = [
+        event for where in (("instance", instance), ("namespace", NAMESPACE)) for event in events.listing(db, *where)
+    ]
+    found = [event for event in told if event.message == OVER_CLAIM]
+    assert [(event.level, event.payload["namespace"]) for event in found] == [("warning", NAMESPACE)] * 2
+    assert {event.payload["node"] for event in found} == {("here-" if how == "in place" else "there-") + how[:2]}
+    for event in found:
+        (over,) = event.payload["claim_dimensions"]
+        assert (over["dimension"], over["limit"], over["used"], over["requested"]) == ("cpus", 4, 3, 2)
     fleet_of.assert_exact(db)
