@@ -134,6 +134,7 @@ ADMIN_VERBS = (
     ("GET", "/decisions/00000000-0000-4000-8000-000000000000/inputs"),
     ("POST", "/admin/ledger/verify"),
     ("GET", "/admin/config"),
+    ("GET", "/admin/events"),
     ("GET", "/admin/config/CPU_OVERCOMMIT_RATIO"),
     ("GET", "/admin/config/NO_SUCH_KEY"),
     ("PUT", "/admin/config/CPU_OVERCOMMIT_RATIO"),

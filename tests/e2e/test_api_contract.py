@@ -83,6 +83,7 @@ def test_a_whole_story_is_answered_in_the_documented_shapes(
     step("GET", "/admin/snapshot")
     step("POST", "/admin/ledger/verify")
     step("GET", "/admin/config")
+    step("GET", "/admin/events", query="?acts=true&object_type=node&since_seconds=3600")
     step("GET", "/admin/config/{key}", key="SCHEDULER_TARGET_LOAD")
     step("PUT", "/admin/config/{key}", {"value": 0.75}, key="SCHEDULER_TARGET_LOAD")
     step("DELETE", "/admin/config/{key}", key="SCHEDULER_TARGET_LOAD")

@@ -275,7 +275,6 @@ LATER: tuple[tuple[str, ...], ...] = (
     ("node", "drain", "cli"),
     ("node", "evacuate", "cli"),
     ("node", "use", "cli"),
-    ("ctl", "audit"),
 )
 
 

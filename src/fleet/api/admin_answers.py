@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fleet.api.schemas import EventAnswer
+
 
 class ResourceTotals(BaseModel):
     """Sums of what is above zero, over the hypervisors that take instances now. Null: unlimited or unread."""
@@ -153,6 +155,14 @@ class ResourcesAnswer(BaseModel):
     drift: DriftAnswer | None = Field(description="null: it could not be computed")
     last_pass: PassAnswer
     capacity_degraded: bool
+
+
+class AuditEventAnswer(EventAnswer):
+    """One event of the whole trail, with the object it belongs to; `by` null: nobody did it."""
+
+    object_type: str
+    object_id: str
+    by: str | None
 
 
 class ConfigAnswer(BaseModel):

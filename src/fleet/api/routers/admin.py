@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated
+from dataclasses import asdict, replace
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
-from fleet.api.admin_answers import ClusterCapacityAnswer, ConfigAnswer, ConfigBody, ResourcesAnswer
-from fleet.api.answers import answer
+from fleet.api.admin_answers import AuditEventAnswer, ClusterCapacityAnswer, ConfigAnswer, ConfigBody, ResourcesAnswer
+from fleet.api.answers import LIMIT_DEFAULT, answer
 from fleet.api.bodies import StrictRoute
-from fleet.api.dependencies import AdminDep, ServicesDep
+from fleet.api.dependencies import AdminDep, CursorQuery, LimitQuery, ServicesDep
+from fleet.api.routers.events import FilterDep, NewestFirstQuery, trail_page
 from fleet.api.schemas import Anything, Page, documented
 from fleet.ledger.verify import verify
 from fleet.services import cluster_config, views
 from fleet.services.saved_snapshot import with_instances
 
 router = APIRouter(prefix="/admin", route_class=StrictRoute, tags=["admin"])
+ObjectType = Literal["instance", "node", "namespace", "claim", "cluster"]
 KeyPath = Annotated[str, Path(max_length=64, pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
 
 
@@ -74,3 +76,24 @@ def reset_config(*, services: ServicesDep, caller: AdminDep, key: KeyPath) -> Re
     entry = cluster_config.reset(services.database, key, by=caller.by)
     services.context.configuration.forget()
     return answer(cluster_config.shown(entry))
+
+
+@router.get("/events", responses=documented(403, success=Page[AuditEventAnswer]), response_model=None)
+def list_events(
+    *,
+    services: ServicesDep,
+    caller: AdminDep,
+    wanted: FilterDep,
+    limit: LimitQuery = LIMIT_DEFAULT,
+    cursor: CursorQuery = None,
+    newest_first: NewestFirstQuery = True,
+    object_type: Annotated[ObjectType | None, Query(description="only of such objects")] = None,
+    object_id: Annotated[
+        str | None, Query(min_length=1, max_length=63, description="only of this object: a node's name, a uuid, …")
+    ] = None,
+    by: Annotated[str | None, Query(min_length=1, max_length=255, description="only what this one did")] = None,
+    acts: Annotated[bool, Query(description="only what somebody did")] = False,
+) -> Response:
+    """The audit trail of the whole cluster. A page may be short, or empty, and still name the next one."""
+    asked = replace(wanted, object_type=object_type or "", object_id=object_id or "", by=by or "", has_by=acts)
+    return trail_page(services.database, asked, limit, cursor, newest_first=newest_first)

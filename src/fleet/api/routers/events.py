@@ -70,6 +70,17 @@ def _page(items: list[dict[str, Any]], following: int | str | None) -> Response:
     return answer({"items": items, "next_cursor": None if following is None else str(following)})
 
 
+def trail_page(db: Database, wanted: Filter, limit: int, cursor: str | None, *, newest_first: bool) -> Response:
+    """One page of the whole trail: each event with the object it belongs to, and who did it, where somebody did."""
+    found = events.search(db, wanted, limit=limit, newest_first=newest_first, cursor=number(cursor))
+    return _page([_show_with_object(event) for event in found.events], found.next_cursor)
+
+
+def _show_with_object(event: EventView) -> dict[str, Any]:
+    of = {"object_type": event.object_type, "object_id": event.object_id}
+    return {**show(event), **of, "by": event.payload.get("by")}
+
+
 def show(event: EventView) -> dict[str, Any]:
     """An event as it is answered."""
     return {

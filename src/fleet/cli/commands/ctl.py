@@ -8,22 +8,18 @@ import platform
 import pwd
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
 from fleet.cli.commands.asking import shell_of
-from fleet.cli.commands.settings import settings_of
+from fleet.cli.commands.audit import audit
+from fleet.cli.commands.settings import database_of
 from fleet.cli.outcome import Misused, not_there_yet
 from fleet.cli.output import console
 from fleet.cli.steps import steps
-
-if TYPE_CHECKING:
-    from fleet.ledger.database import Database
 
 app = typer.Typer(help="On a control node: the cluster's configuration and the ledger itself.", no_args_is_help=True)
 Config = Annotated[Path | None, typer.Option(help="The configuration file; default /etc/sf/config")]
@@ -31,15 +27,7 @@ CONFIG_COLUMNS: Final = ("key", "value", "default", "updated_at", "updated_by", 
 Key = Annotated[str, typer.Argument(help="A cluster-wide key")]
 
 
-@contextmanager
-def _database(path: Path | None) -> Iterator[Database]:
-    from fleet.ledger.database import Database
-
-    database = Database(settings_of(path, "DATABASE_URL").database_url, pool_size=2)
-    try:
-        yield database
-    finally:
-        database.close()
+app.command()(audit)
 
 
 # A value may be negative: what begins with a dash and is no option is the value.
@@ -53,7 +41,7 @@ def set_config(
     """Set a cluster-wide key; every process follows within SCHEDULER_CACHE_TIMEOUT seconds."""
     from fleet.services import cluster_config
 
-    with _database(config) as database:
+    with database_of(config) as database:
         shell_of(ctx).output.record(cluster_config.shown(cluster_config.put(database, key, value, by=operator())))
 
 
@@ -62,7 +50,7 @@ def unset_config(ctx: typer.Context, key: Key, config: Config = None) -> None:
     """Let a cluster-wide key have its default again."""
     from fleet.services import cluster_config
 
-    with _database(config) as database:
+    with database_of(config) as database:
         shell_of(ctx).output.record(cluster_config.shown(cluster_config.reset(database, key, by=operator())))
 
 
@@ -76,7 +64,7 @@ def get_config(
     from fleet.services import cluster_config
 
     output = shell_of(ctx).output
-    with _database(config) as database:
+    with database_of(config) as database:
         if key is not None:
             output.record(cluster_config.shown(cluster_config.get(database, key)))
             return
@@ -88,7 +76,7 @@ def migrate_db(ctx: typer.Context, config: Config = None) -> None:
     """Bring the database to this version's schema; safe to run again."""
     from fleet.ledger import migrate
 
-    with _database(config) as database:
+    with database_of(config) as database:
         before = migrate.current(database)
         migrate.migrate(database)
         after = migrate.current(database)
@@ -101,7 +89,7 @@ def verify_ledger(ctx: typer.Context, config: Config = None) -> None:
     from fleet.ledger.verify import verify
 
     output = shell_of(ctx).output
-    with _database(config) as database:
+    with database_of(config) as database:
         found = asdict(verify(database))
     if output.form == "json":
         output.json(found)
@@ -125,7 +113,7 @@ def snapshot(
     from fleet.services.snapshots import SnapshotCache
 
     output = shell_of(ctx).output
-    with _database(config) as database:
+    with database_of(config) as database:
         cache = SnapshotCache(
             database, Configuration(database, time.monotonic), time.monotonic, lambda: str(uuid.uuid4())
         )
@@ -138,12 +126,6 @@ def snapshot(
     except OSError as error:
         raise Misused(f"{out} cannot be written: {error}") from None
     output.say(f"{len(document['nodes'])} nodes in {out}")
-
-
-@app.command()
-def audit() -> None:
-    """Check rules against what is placed (not supported yet)."""
-    raise not_there_yet("ctl audit")
 
 
 @app.command("rebuild-ledger")
@@ -162,7 +144,7 @@ def replay_decisions(
     from fleet.services.replaying import replay_last
 
     output = shell_of(ctx).output
-    with _database(config) as database, steps(console(error=True)) as bars:
+    with database_of(config) as database, steps(console(error=True)) as bars:
         found = replay_last(database, last, progress=bars.count("decisions", last))
     differing = [{"decision": key, "difference": text} for key, text in found.differing.items()]
     figures = {"same": found.same, "not_kept": found.not_kept, "differing": differing}
@@ -183,7 +165,7 @@ def find_weighted_affinity(ctx: typer.Context, config: Config = None) -> None:
     from fleet.services import weighted_affinity
 
     output = shell_of(ctx).output
-    with _database(config) as database:
+    with database_of(config) as database:
         found = list(weighted_affinity.find(database))
     if not output.is_human:
         columns = ("uuid", "namespace", "name", "affinity", "mapped_to", "mixed")

@@ -3,10 +3,32 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fleet.cli.outcome import Misused
 from fleet.config import DEFAULT_PATH, ConfigError, Settings, load_settings
+
+if TYPE_CHECKING:
+    from fleet.ledger.database import Database
+
+
+@contextmanager
+def database_of(path: Path | None) -> Iterator[Database]:
+    """The ledger's database of the configuration, closed at the end of the block.
+
+    Raises:
+        Misused: the configuration names none.
+    """
+    from fleet.ledger.database import Database
+
+    database = Database(settings_of(path, "DATABASE_URL").database_url, pool_size=2)
+    try:
+        yield database
+    finally:
+        database.close()
 
 
 def settings_of(path: Path | None, *needs: str) -> Settings:
