@@ -22,6 +22,7 @@ from fleet.api.schemas import (
     InstanceAnswer,
     Page,
     TimelineAnswer,
+    WhyAnswer,
     documented,
 )
 from fleet.ledger import instances
@@ -36,6 +37,7 @@ from fleet.services.delete import delete_instance
 from fleet.services.explain import explain, explain_again
 from fleet.services.place import Refusal
 from fleet.services.supported import refuse_unsupported
+from fleet.services.why import why
 
 router = APIRouter(route_class=StrictRoute, tags=["instances"])
 NO_INSTANCE = "no such instance"
@@ -183,6 +185,18 @@ def instance_events(
     """What happened to an instance, each stage of its placings included."""
     _visible(services, caller, uuid)
     return timeline_page(services.context, str(uuid), limit, cursor, newest_first=newest_first, wanted=wanted)
+
+
+@router.get("/instances/{uuid}/why", responses=documented(404, success=WhyAnswer), response_model=None)
+def instance_why(
+    *,
+    services: ServicesDep,
+    caller: CallerDep,
+    uuid: UuidPath,
+    expected: Annotated[Name | None, Query(description="the node that it was expected on")] = None,
+) -> Response:
+    """Was affinity ignored, or was there no choice? The answer in sentences, and what it is made of."""
+    return answer(why(services.context, _visible(services, caller, uuid), expected).as_dict())
 
 
 @router.post("/instances/{uuid}/start", responses=documented(404), response_model=None)

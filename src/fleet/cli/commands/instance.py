@@ -10,7 +10,7 @@ import typer
 
 from fleet.cli.caller import Unreachable
 from fleet.cli.commands.asking import Asked, ask_for, body_of, shell_of, show_decision, uuid_of
-from fleet.cli.outcome import Refused
+from fleet.cli.outcome import Misused, Refused
 from fleet.cli.output import console
 from fleet.cli.session import Shell
 from fleet.cli.told_events import tell, youngest_events
@@ -84,10 +84,35 @@ def show(ctx: typer.Context, uuid: Uuid) -> None:
 
 
 @app.command()
-def events(ctx: typer.Context, uuid: Uuid) -> None:
+def events(
+    ctx: typer.Context,
+    uuid: Uuid,
+    why: Annotated[
+        bool, typer.Option("--why", help="Only the answer: was affinity ignored, or was there no choice?")
+    ] = False,
+    expected: Annotated[
+        str | None, typer.Option(metavar="NODE", help="With --why: the node that you expected it on")
+    ] = None,
+) -> None:
     """Show what happened to an instance, oldest first, each stage of its placings included; --json has all figures."""
     shell = shell_of(ctx)
-    tell(shell.output, youngest_events(shell, f"/instances/{uuid_of(uuid, 'instance')}/events"))
+    path = f"/instances/{uuid_of(uuid, 'instance')}"
+    if why:
+        _tell_why(shell, path, expected)
+        return
+    if expected is not None:
+        raise Misused("--expected goes with --why", f"fleet instance events {uuid} --why --expected {expected}")
+    tell(shell.output, youngest_events(shell, f"{path}/events"))
+
+
+def _tell_why(shell: Shell, path: str, expected: str | None) -> None:
+    """Print the answer, a sentence a line."""
+    found = shell.get(f"{path}/why", expected=expected)
+    if not shell.output.is_human:
+        shell.output.record(found)
+        return
+    for sentence in found["sentences"]:
+        shell.output.say(sentence)
 
 
 @app.command()
