@@ -183,26 +183,6 @@ class TimelineAnswer(EventAnswer):
     part: int
 
 
-class WhyAnswer(BaseModel):
-    """Why an instance is where it is. `verdict`: `nothing_asked`, `no_choice`, `expected_absent`, `scored`, `forced`
-    (the request itself said where), or `not_kept`: the decision is past its retention.
-
-    `facts` are what the sentences were made of; null: not kept any more. `later` is the youngest placing since.
-    """
-
-    instance: str
-    node: str | None
-    verdict: str
-    sentences: list[str]
-    decision: str | None
-    decided_at: str | None
-    placed_on: str | None
-    previous_node: str | None
-    demand_waived: bool
-    facts: dict[str, Any] | None
-    later: dict[str, Any] | None
-
-
 class RenderedEvent(BaseModel):
     """One event rendered from a decision."""
 

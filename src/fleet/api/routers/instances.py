@@ -22,9 +22,9 @@ from fleet.api.schemas import (
     InstanceAnswer,
     Page,
     TimelineAnswer,
-    WhyAnswer,
     documented,
 )
+from fleet.api.why_answer import WhyAnswer
 from fleet.ledger import instances
 from fleet.ledger.instances import InstanceView, Position
 from fleet.model.errors import NotFound, NotSupported
