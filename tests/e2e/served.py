@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -183,6 +184,15 @@ class Ended:
     @property
     def json(self) -> Any:
         return json.loads(self.out)
+
+
+def somewhere() -> str:
+    """A loopback address that no other test calls from: failures are counted by address, of all tests together."""
+    return f"127.{1 + secrets.randbelow(250)}.{secrets.randbelow(250)}.{2 + secrets.randbelow(250)}"
+
+
+def calling_from(served: Served, address: str) -> httpx.Client:
+    return httpx.Client(base_url=served.url, timeout=20, transport=httpx.HTTPTransport(local_address=address))
 
 
 def clean_environment() -> dict[str, str]:

@@ -20,7 +20,7 @@ from fleet.ledger import namespaces
 from fleet.ledger.database import Database
 from fleet.services import authentication
 from fleet.services.authentication import ALIVE_SECONDS, FORGOTTEN_SECONDS, Authenticator, hashed
-from tests.e2e.served import METRICS, As, Served
+from tests.e2e.served import METRICS, As, Served, calling_from, somewhere
 from tests.e2e.test_api_authenticator import HERE, SECRET, Clock, Counted
 from tests.servers import fresh_database
 
@@ -51,20 +51,22 @@ class Hammering:
     """Requests with one token on connections to all processes, until told to stop; each with when it began."""
 
     def __init__(self, served: Served, token: str, method: str, path: str, body: Any = None) -> None:
-        self._request = (method, served.url + path, body)
+        self._served = served
+        self._request = (method, path, body)
         self._headers = {"Authorization": f"Bearer {token}"}
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self.seen: list[tuple[float, int]] = []
 
     def hammer(self) -> None:
-        method, url, body = self._request
+        method, path, body = self._request
+        address = somewhere()
         while not self._stop.is_set():
             # A new connection now and then: the kernel gives it to any of the processes.
-            with httpx.Client(timeout=20) as client:
+            with calling_from(self._served, address) as client:
                 for _ in range(5):
                     began = time.monotonic()
-                    status = client.request(method, url, json=body, headers=self._headers).status_code
+                    status = client.request(method, path, json=body, headers=self._headers).status_code
                     with self._lock:
                         self.seen.append((began, status))
 
