@@ -128,6 +128,29 @@ def events(ctx: typer.Context, namespace: Namespace, uuid: Active = None) -> Non
         tell(shell.output, youngest_events(shell, f"{_path(namespace, of)}/events"))
 
 
+@app.command()
+def exercise(
+    ctx: typer.Context,
+    *,
+    no_instances: Annotated[bool, typer.Option("--no-instances", help="Only what needs no instance")] = False,
+    no_expiry: Annotated[bool, typer.Option("--no-expiry", help="Do not wait for a claim's end")] = False,
+    timeout: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=86_400,
+            metavar="SECONDS",
+            help="Wait at most so long for an instance, for the cleaning up, and beyond the reconciler's interval",
+        ),
+    ] = 120,
+) -> None:
+    """Check the whole of claims on this cluster, in namespaces made for it and removed; it takes real capacity."""
+    from fleet.cli.exercise.run import exercise as run
+
+    code = run(shell_of(ctx), instances=not no_instances, expiry=not no_expiry, timeout=timeout)
+    raise typer.Exit(code)
+
+
 def _path(namespace: str, uuid: str = "") -> str:
     return f"/auth/namespaces/{segment(namespace)}/claims" + (f"/{segment(uuid)}" if uuid else "")
 
