@@ -105,7 +105,7 @@ def test_a_daemon_that_waits_can_be_stopped(
 def test_a_reconciler_that_loses_the_database_goes_on_when_it_is_back(rig: Rig, own_mariadb: MariaDBServer) -> None:
     created = rig.create()
     reconciler = rig.start("reconciler")
-    wait_until(lambda: "reconcile.ended" in rig.logs(), seconds=30, what="the first pass")
+    wait_until(lambda: "pass complete" in rig.logs(), seconds=30, what="the first pass")
     own_mariadb.kill()
     wait_until(lambda: "task.postponed" in rig.logs(), seconds=30, what="the outage is noticed")
     own_mariadb.start()

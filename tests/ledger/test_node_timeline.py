@@ -14,7 +14,7 @@ from fleet.services.place import Refusal
 from fleet.services.timeline import NOT_KEPT
 from tests.ledger import fleet_of
 from tests.ledger.fleet_of import ask
-from tests.ledger.test_timeline import GUARD, WAIVED, context, create, created, node, overtaken
+from tests.ledger.test_timeline import DENIED, GUARD, WAIVED, context, create, created, node, overtaken
 
 FINAL = "schedule final candidates"
 ADMITTED = "schedule candidate admitted"
@@ -88,7 +88,7 @@ def test_a_node_that_the_guard_refused_reads_why(db: Database) -> None:
     created(overtaken(ctx, lambda: fleet_of.admitted(db, ask(full, cpus=4))))
 
     found = whole(ctx, "x")
-    assert messages(found) == [FINAL, GUARD]
+    assert messages(found) == [FINAL, DENIED, GUARD]
     assert found[-1].event.payload["failing_stage"] == "node"
     assert messages(whole(ctx, "y")) == [FINAL, ADMITTED]
 

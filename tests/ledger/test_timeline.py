@@ -25,6 +25,7 @@ from tests.ledger import fleet_of
 from tests.ledger.fleet_of import ask
 
 WAIVED = "no candidate admitted and some refused on demand alone, waiving demand guard"
+DENIED = "instance placement denied"
 GUARD = "schedule candidate refused by capacity guard"
 
 
@@ -231,7 +232,7 @@ def test_what_the_guard_refused_stands_between_ranking_and_placing(db: Database)
     made = created(overtaken(ctx, lambda: fleet_of.admitted(db, ask(full, cpus=4))))
     found = whole(ctx, made.uuid)
 
-    assert messages(found)[-3:] == ["schedule final candidates", GUARD, "instance placed"]
+    assert messages(found)[-4:] == ["schedule final candidates", DENIED, GUARD, "instance placed"]
     refused = payload(found, GUARD)
     assert set(refused) == {"node", "failing_stage", "dimensions", "enforce_demand"}
     assert (refused["node"], refused["failing_stage"], refused["enforce_demand"]) == ("x", "node", True)
@@ -245,7 +246,7 @@ def test_the_waiver_stands_once_and_where_it_happened(db: Database) -> None:
     made = created(overtaken(ctx, lambda: fleet_of.execute(db, late, node_id=node_id)))
     found = whole(ctx, made.uuid)
 
-    assert messages(found)[-4:] == ["schedule final candidates", GUARD, WAIVED, "instance placed"]
+    assert messages(found)[-5:] == ["schedule final candidates", DENIED, GUARD, WAIVED, "instance placed"]
     assert messages(found).count("started scheduling") == 1
     event = payload(found, WAIVED)
     assert {"candidates", "denials"} <= set(event)

@@ -11,13 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from sqlalchemy import Connection, RowMapping
 
 from fleet.ledger import claims, demand, events, gpu_truth, leases, rehome, totals, truth
 from fleet.ledger.database import Database, Sql
 from fleet.model.cluster_config import ClusterConfig
-from fleet.model.resources import Amounts
+from fleet.model.resources import CLUSTER_DIMENSIONS, Amounts
 
 SET_NODE = Sql("""
     UPDATE scheduler_node_capacity SET used_cpus = :used_cpus, used_memory_mb = :used_memory_mb,
@@ -51,12 +52,13 @@ EXPIRED = Sql("""
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """One figure that a pass set right."""
+    """One figure that a pass set right; `name` is whose timeline has its event: a node's own name."""
 
     row: str
     figure: str
     old: int
     new: int
+    name: str = ""
 
     @property
     def difference(self) -> int:
@@ -66,7 +68,10 @@ class Correction:
 
 @dataclass(frozen=True, slots=True)
 class PassReport:
-    """What one pass did. `seconds` is a local, monotonic interval."""
+    """What one pass did. `seconds` is a local, monotonic interval.
+
+    `nodes_added` and `nodes_removed` began, and ceased, to count in the cluster's totals.
+    """
 
     nodes: int
     corrections: tuple[Correction, ...]
@@ -74,6 +79,21 @@ class PassReport:
     charges_rehomed: int
     demand_refreshed: int
     seconds: float
+    nodes_added: int = 0
+    nodes_removed: int = 0
+
+
+_DRIFT: Final = {f"used_{name}": f"delta_used_{name}" for name in CLUSTER_DIMENSIONS}
+
+
+def drift(report: PassReport) -> dict[str, dict[str, int]]:
+    """Return for each node that had drifted what the pass added to its used counters."""
+    found: dict[str, dict[str, int]] = {}
+    for one in report.corrections:
+        if one.row.startswith("node ") and one.figure in _DRIFT:
+            node = found.setdefault(one.name, dict.fromkeys(_DRIFT.values(), 0))
+            node[_DRIFT[one.figure]] += one.difference
+    return found
 
 
 def reconcile(
@@ -92,7 +112,7 @@ def reconcile(
     start = elapsed()
     expired = _expire_claims(db, lease)
     rehomed = rehome.rehome(db, lease)
-    _recount(db, lease)
+    added, removed = _recount(db, lease)
     corrections: list[Correction] = []
     with db.read() as conn:
         nodes = truth.nodes(conn)
@@ -112,7 +132,7 @@ def reconcile(
     if truth.differs(cluster):
         corrections += _fix(db, lease, "cluster", _fix_cluster)
     refreshed = demand.refresh(db, lease, config)
-    return PassReport(len(nodes), tuple(corrections), expired, rehomed, refreshed, elapsed() - start)
+    return PassReport(len(nodes), tuple(corrections), expired, rehomed, refreshed, elapsed() - start, added, removed)
 
 
 Fixer = Callable[[Connection], truth.Figures]
@@ -122,7 +142,11 @@ def _fix(db: Database, lease: leases.Lease, row: str, fixer: Fixer) -> list[Corr
     def fix(conn: Connection) -> list[Correction]:
         leases.check(conn, lease)
         figures = fixer(conn)
-        found = [Correction(row, name, stored, true) for name, (stored, true) in figures.items() if stored != true]
+        wrong = {name: pair for name, pair in figures.items() if pair[0] != pair[1]}
+        if not wrong:
+            return []
+        kind, key = _timeline(conn, row)
+        found = [Correction(row, name, stored, true, key) for name, (stored, true) in wrong.items()]
         for item in found:
             payload = {
                 "row": row,
@@ -131,7 +155,7 @@ def _fix(db: Database, lease: leases.Lease, row: str, fixer: Fixer) -> list[Corr
                 "new": item.new,
                 "difference": item.difference,
             }
-            events.record(conn, *_timeline(conn, row), "capacity counter corrected", payload, level="warning")
+            events.record(conn, kind, key, "capacity counter corrected", payload, level="warning")
         return found
 
     return db.unit(fix)
@@ -189,13 +213,21 @@ def _fix_cluster(conn: Connection) -> truth.Figures:
     return figures
 
 
-def _recount(db: Database, lease: leases.Lease) -> None:
-    """Evaluate `counted` again, node by node: a sample ages past the bound without anybody publishing."""
+def _recount(db: Database, lease: leases.Lease) -> tuple[int, int]:
+    """Evaluate `counted` again, node by node: a sample ages past the bound without anybody publishing.
+
+    Returns:
+        How many began, and how many ceased, to count.
+    """
+    added = removed = 0
     with db.read() as conn:
         rows = COUNTING.run(conn).mappings().all()
     for row in rows:
         if bool(row["counted"]) != _counts(row):
-            db.unit(_recounter(lease, int(row["node_id"])))
+            changed = db.unit(_recounter(lease, int(row["node_id"])))
+            added += changed is True
+            removed += changed is False
+    return added, removed
 
 
 def _counts(row: RowMapping) -> bool:
@@ -203,18 +235,19 @@ def _counts(row: RowMapping) -> bool:
     return totals.counts(row["state"], hypervisor, row["age_us"] / 1_000_000)
 
 
-def _recounter(lease: leases.Lease, node_id: int) -> Callable[[Connection], None]:
-    def recount(conn: Connection) -> None:
+def _recounter(lease: leases.Lease, node_id: int) -> Callable[[Connection], bool | None]:
+    def recount(conn: Connection) -> bool | None:
         leases.check(conn, lease)
         before = LOCK_NODE.run(conn, node_id=node_id).mappings().first()
         now = ONE_COUNTING.run(conn, node_id=node_id).mappings().first()
         if before is None or now is None or bool(before["counted"]) == _counts(now):
-            return
+            return None
         SET_COUNTED.run(conn, node_id=node_id, counted=_counts(now))
         after = LOCK_NODE.run(conn, node_id=node_id).mappings().one()
         payload = {"counted": _counts(now), "sample_age_seconds": round(now["age_us"] / 1_000_000)}
         events.record(conn, *_timeline(conn, f"node {node_id}"), "node capacity counted changed", payload)
         totals.apply(conn, totals.difference(before, after))
+        return _counts(now)
 
     return recount
 

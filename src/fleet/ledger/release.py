@@ -7,10 +7,10 @@ which node, and how much was missing. `expected_demand` is not credited: it deca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, RowMapping
 
@@ -21,7 +21,12 @@ from fleet.model.gpu_inventory import GpuAsk
 from fleet.model.resources import CLUSTER_DIMENSIONS, DIMENSIONS, Amounts
 
 FIND = Sql("SELECT * FROM charges WHERE instance_uuid = :instance_uuid ORDER BY id")
-NODE_ROW = Sql("SELECT * FROM scheduler_node_capacity WHERE node_id = :node_id {for_update}")
+# The name is read beside the lock: its row is locked only where the subquery says so.
+NODE_ROW = Sql("""
+    SELECT c.*, (SELECT n.name FROM nodes n WHERE n.id = c.node_id) AS name
+    FROM scheduler_node_capacity c WHERE c.node_id = :node_id {for_update}
+""")
+NODE_NAME = Sql("SELECT name FROM nodes WHERE id = :node_id")
 LOCK = Sql("SELECT * FROM charges WHERE instance_uuid = :instance_uuid ORDER BY id {for_update}")
 DELETE_CHARGE = Sql("DELETE FROM charges WHERE id = :charge_id AND node_id = :node_id")
 CREDIT_NODE = Sql("""
@@ -58,6 +63,9 @@ CREDIT_CLUSTER_FLOORED = Sql(_CREDIT_CLUSTER)
 
 R = TypeVar("R")
 
+RELEASED: Final = "instance placement released"
+CLAMPED: Final = "capacity counter clamped at zero"
+NOTHING_ABOUT: Final[Mapping[str, Any]] = {}
 MOVES_FOLLOWED_MAX = 4
 """How often whoever takes a charge away follows one that is placed elsewhere at the same moment."""
 
@@ -80,13 +88,18 @@ class ChargeMovedError(Exception):
 
 
 def release(
-    db: Database, instance_uuid: str, *, rows: Callable[[Connection], None] | None = None
+    db: Database,
+    instance_uuid: str,
+    *,
+    rows: Callable[[Connection], None] | None = None,
+    about: Mapping[str, Any] = NOTHING_ABOUT,
 ) -> Released | NothingToRelease:
     """Release every charge of the instance, with the caller's `rows` in the same transaction.
 
-    `rows` also runs when there is nothing to release: the caller's state change does not depend on it.
+    `rows` also runs when there is nothing to release: the caller's state change does not depend on it. `about` stands
+    in the event of each charge that went; where none was there, an event says so.
     """
-    return following(db, lambda conn: release_in(conn, instance_uuid, rows=rows))
+    return following(db, lambda conn: release_in(conn, instance_uuid, rows=rows, about=about))
 
 
 def following(db: Database, work: Callable[[Connection], R]) -> R:
@@ -102,7 +115,11 @@ def following(db: Database, work: Callable[[Connection], R]) -> R:
 
 
 def release_in(
-    conn: Connection, instance_uuid: str, *, rows: Callable[[Connection], None] | None = None
+    conn: Connection,
+    instance_uuid: str,
+    *,
+    rows: Callable[[Connection], None] | None = None,
+    about: Mapping[str, Any] = NOTHING_ABOUT,
 ) -> Released | NothingToRelease:
     """Release inside the caller's unit, which must not hold a lock that comes later in the lock order."""
     nodes = lock_nodes(conn, charges_of(conn, instance_uuid))
@@ -123,16 +140,35 @@ def release_in(
     # Claims before the cluster, whatever pays: that is the lock order.
     for charge in sorted(gone, key=lambda item: (item.payer is None, item.payer)):
         clamped += credit_payer(conn, charge)
+    for charge in gone:
+        payload = {**_node_after(charge, nodes[charge.node_id]), **about}
+        events.record(conn, "instance", instance_uuid, RELEASED, payload)
+    if about and not gone:
+        events.record(conn, "instance", instance_uuid, RELEASED, {"charges": 0, **about})
     totals.apply(conn, change)
     record_clamps(conn, instance_uuid, clamped)
     return Released(tuple(gone), tuple(clamped)) if gone else NothingToRelease()
 
 
+def _node_after(charge: Charge, before: RowMapping | None) -> dict[str, Any]:
+    """Return what a charge gave back, to whom, and what its node holds after that."""
+    payload = {**charge.amounts.as_dict(), "payer": charge.payer or "cluster"}
+    if before is None:
+        return {"node": None, "node_id": charge.node_id, **payload}
+    used = {
+        f"node_used_{name}": max(0, before[f"used_{name}"] - getattr(charge.amounts, name))
+        for name in CLUSTER_DIMENSIONS
+    }
+    return {"node": before["name"], **payload, **used}
+
+
 def record_clamps(conn: Connection, instance_uuid: str, clamped: Sequence[tuple[str, int]]) -> None:
     """Record each counter that held less than what was taken from it, with what was missing."""
     for name, missing in clamped:
-        payload = {"counter": name, "missing": missing, "released": instance_uuid}
-        events.record(conn, "instance", instance_uuid, "capacity counter clamped at zero", payload, level="warning")
+        kind, _, rest = name.partition(" ")
+        node = NODE_NAME.run(conn, node_id=int(rest.split()[0])).scalar() if kind == "node" else None
+        payload = {"counter": name, "node": node, "missing": missing, "released": instance_uuid}
+        events.record(conn, "instance", instance_uuid, CLAMPED, payload, level="warning")
 
 
 def charges_of(conn: Connection, instance_uuid: str) -> list[Charge]:

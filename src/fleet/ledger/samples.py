@@ -217,14 +217,23 @@ def _refresh_gpus(conn: Connection, node: RowMapping, sample: SampleIn) -> Sampl
     return replace(sample, failed={**sample.failed, GPUS: "; ".join(reasons)[:REASON_CHARACTERS_MAX]})
 
 
+STALE_METRICS = "stale metrics from database for node"
+EMPTY_METRICS = "empty metrics from database for node"
+REFRESH_FAILED = "refreshing metrics for node failed"
+
+
 def _record_news(conn: Connection, node: RowMapping, sample: SampleIn) -> None:
-    """Record clamped figures and skipped GPUs once a change, not once a sample: compared with the sample before."""
+    """Record what a sample says or lacks once a change, not once a sample: compared with the sample before."""
     now = {name for name, value in sample.metrics.items() if name.endswith("_clamped") and value}
     row = PREVIOUS.run(conn, node_id=node["id"]).first()
     before = json.loads(row.metrics) if row is not None else {}
     skipped = sample.failed.get(GPUS)
     if skipped is not None and skipped != (json.loads(row.failed) if row is not None else {}).get(GPUS):
         events.record(conn, "node", node["name"], "gpus not taken in", {"reason": skipped}, level="warning")
+    if not sample.metrics and (row is None or before):
+        events.record(conn, "node", node["name"], EMPTY_METRICS, {"failed": dict(sample.failed)}, level="warning")
+    if sample.failed.keys() - (json.loads(row.failed).keys() if row is not None else ()):
+        events.record(conn, "node", node["name"], REFRESH_FAILED, {"failed": dict(sample.failed)}, level="warning")
     was = {name for name, value in before.items() if name.endswith("_clamped") and value}
     if now - was:
         payload = {
@@ -325,6 +334,8 @@ def _missing(node_id: int, name: str, max_age_seconds: int) -> Any:
         row = ROW_AGE.run(conn, node_id=node_id).mappings().first()
         if row is None or row["state"] != NodeState.ACTIVE or row["age_us"] < max_age_seconds * 1_000_000:
             return False
+        age = {"sample_age_seconds": round(row["age_us"] / 1_000_000), "max_age_seconds": max_age_seconds}
+        events.record(conn, "node", name, STALE_METRICS, age, level="warning")
         change_state(conn, node_id, name, row, NodeState.MISSING)
         return True
 

@@ -31,6 +31,8 @@ STARTED: Final = "started scheduling"
 INPUTS: Final = "schedule inputs"
 INITIAL: Final = "schedule initial candidates"
 FORCED: Final = "schedule forced candidates"
+NO_COUNTERS: Final = "schedule could not read the capacity counters"
+"""For the log alone: where the counters cannot be read, nothing is decided, and no event can be written."""
 HIGHEST_AFFINITY: Final = "schedule have highest affinity"
 KEEPING_AFFINITY: Final = "schedule keeping affinity despite transient load"
 LOWEST_LOAD: Final = "schedule have lowest cpu load"
@@ -43,6 +45,7 @@ FAILED: Final[Mapping[str, str]] = {
 }
 """The last event of a refused decision, by its code."""
 
+LACKING_MAX: Final = 5
 FAILED_OTHERWISE: Final = "schedule failed, no eligible node"
 LOAD_DETAIL: Final = (
     "cpu_load_1",
@@ -85,7 +88,10 @@ def schedule_events(decision: Decision, left_out: Sequence[str] = ()) -> tuple[A
     """Return the events of a decision, oldest first; `left_out` are ranked nodes that the walk may not try."""
     trail = decision.evidence
     assert isinstance(trail, Trail), "decisions explain themselves by their trail"
-    events = [AuditEvent(STARTED), AuditEvent(INPUTS, _inputs(trail.ask, trail.frame)), _first(trail)]
+    first = _first(trail)
+    events = [AuditEvent(STARTED), AuditEvent(INPUTS, _inputs(trail.ask, trail.frame)), first]
+    if decision.refused:
+        events += _lacking(trail, first)
     events += _stages(trail)
     if not decision.refused:
         events += [_ordered(decision, trail), _final(decision, left_out)]
@@ -212,6 +218,23 @@ def _first(trail: Trail) -> AuditEvent:
         pinned = trail.names[trail.ask.fork_home] if trail.ask.fork_home >= 0 else None
     named = [pinned] if pinned is not None else list(request.destinations or ())
     return AuditEvent(FORCED, _nodes("candidates", named, range(len(named))))
+
+
+def lacks_message(node: str) -> str:
+    """Return the message of a candidate that was named and has no sample that counts."""
+    return f"schedule candidate {node} lacks metrics, aborting"
+
+
+def _lacking(trail: Trail, first: AuditEvent) -> list[AuditEvent]:
+    """Return an event for each of the first named candidates that is not registered or has no sample that counts."""
+    if first.message != FORCED:
+        return []
+    frame = trail.frame
+    oldest = frame.now_us - frame.config.node_metrics_max_age_seconds * 1_000_000
+    at, sampled = frame.roster.index, frame.counter("sample_at_us")
+    named = first.payload["candidates"]
+    lacking = [name for name in named if name not in at or int(sampled[at[name]]) <= oldest]
+    return [AuditEvent(lacks_message(name), {"candidates": named}, "warning") for name in lacking[:LACKING_MAX]]
 
 
 def _stages(trail: Trail) -> list[AuditEvent]:

@@ -125,6 +125,7 @@ def place_new(
         # It was deleted after the caller was let in.
         raise NotFound("no such namespace") from None
     if isinstance(placed, Refusal):
+        placed_event.tell_refused(uuid, namespace, placed)
         return placed
     ctx.fault("api_after_commit_before_wake")
     ctx.wake(WakeUp(operation_id, placed.node_id))

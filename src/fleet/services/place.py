@@ -14,15 +14,17 @@ from typing import Any, Protocol
 
 from sqlalchemy import Connection
 
-from fleet.ledger import admission, decisions
+from fleet.ledger import admission, decisions, events
 from fleet.ledger.ask import Ask
 from fleet.ledger.database import Batch, Database
 from fleet.model import capacity
 from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Refused, RuleBroken
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.decision import Decision
+from fleet.model.errors import DatabaseUnavailable
 from fleet.model.request import PlacementRequest
 from fleet.model.resources import Amounts
+from fleet.placement.audit import NO_COUNTERS
 from fleet.placement.pipeline import decide
 from fleet.placement.record import encode_decision
 from fleet.placement.rules.enforced import Enforced
@@ -33,6 +35,8 @@ from fleet.services.remedies import Remedies, of_guard, of_refusal
 from fleet.services.snapshots import View
 
 WALK_STORED_MAX = 50
+WRITE_FAILED = "instance placement write failed"
+ON_COUNTERS = ("sufficient_idle_cpu", "sufficient_idle_memory", "sufficient_free_disk", "instance_slots", "gpu")
 
 
 class Admit(Protocol):
@@ -172,8 +176,13 @@ class _Attempts:
         return view, decision
 
     def _decide_on(self, fresh_since: float | None) -> tuple[View, Decision]:
-        request, fleet = self._placing.request, self._snapshot(fresh_since)
-        view = self._ctx.neighbours.around(fleet, request, fresh_since=fresh_since)
+        request = self._placing.request
+        try:
+            view = self._ctx.neighbours.around(self._snapshot(fresh_since), request, fresh_since=fresh_since)
+        except DatabaseUnavailable as error:
+            effect = f"nothing was decided: {error.told}"
+            self._tell(NO_COUNTERS, {"degraded_stages": ON_COUNTERS, "effect": effect, "candidates": None})
+            raise
         return view, decide(request, view.snapshot, self._ctx.seed())
 
     def _snapshot(self, fresh_since: float | None) -> View:
@@ -220,15 +229,23 @@ class _Attempts:
             sleepy=placing.request.is_sleepy,
             enforced=Enforced.of(placing.request, decision.overridden),
         )
-        outcome = placing.admit(
-            self._ctx.database,
-            ask,
-            key=admission.nothing if key is None else (lambda conn: key(conn, name, row.id)),
-            new_rows=lambda batch: placing.new_rows(batch, node_id, name, row),
-            rows=admission.nothing if rows is None else (lambda conn: rows(conn, node_id, name, row)),
-        )
+        try:
+            outcome = placing.admit(
+                self._ctx.database,
+                ask,
+                key=admission.nothing if key is None else (lambda conn: key(conn, name, row.id)),
+                new_rows=lambda batch: placing.new_rows(batch, node_id, name, row),
+                rows=admission.nothing if rows is None else (lambda conn: rows(conn, node_id, name, row)),
+            )
+        except DatabaseUnavailable as error:
+            self._tell(WRITE_FAILED, {"node": name, "error": error.told})
+            raise
         self._remember(name, outcome, waived=step.waived)
         return outcome
+
+    def _tell(self, message: str, payload: Mapping[str, Any]) -> None:
+        """Write to the log what no event can be kept of: its database does not answer."""
+        events.tell("instance", self._placing.instance_uuid, message, payload, "error")
 
     def _remember(self, name: str, outcome: AdmissionOutcome, *, waived: bool) -> None:
         note: dict[str, Any] = {"node": name, "outcome": type(outcome).__name__.lower()}

@@ -57,3 +57,16 @@ def record_refused(db: Database, instance_uuid: str, refusal: Refusal, **further
     payload = {"message": refusal.detail, "code": refusal.code, "decision": refusal.decision_id, **further}
     message = ending_message(refusal.code, refusal.stage)
     db.unit(lambda conn: events.record(conn, "instance", instance_uuid, message, payload, level="warning"))
+
+
+def tell_refused(instance_uuid: str, namespace: str, refusal: Refusal) -> None:
+    """Write to the log what a refused create ends with: it leaves no instance whose timeline could have the event."""
+    payload = {
+        "message": refusal.detail,
+        "code": refusal.code,
+        "stage": refusal.stage or None,
+        "transient": refusal.transient,
+        "namespace": namespace,
+        "decision": refusal.decision_id,
+    }
+    events.tell("instance", instance_uuid, ending_message(refusal.code, refusal.stage), payload, "warning")

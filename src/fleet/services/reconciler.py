@@ -15,7 +15,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any, Final
 
 from fleet.ledger import namespace_cleanup, passes, reconcile, retention, samples
@@ -158,9 +157,10 @@ class Reconciler:
             for one in report.corrections[: passes.CORRECTED_KEPT_MAX]
         ]
         self._database.unit(lambda conn: passes.record_ended(conn, {**payload, "corrected": kept}))
-        _log.info("reconcile.ended", **payload)
-        for correction in report.corrections:
-            _log.warning("reconcile.corrected", **asdict(correction), difference=correction.difference)
+        # These two are for who reads logs; each figure that was set right is an event, and so a line, of its own.
+        for node, deltas in reconcile.drift(report).items():
+            _log.warning("node drifted", node=node, **deltas)
+        _log.info("pass complete", **payload)
         return report
 
     def _failed(self, lease: Lease, why: str, error: FleetError) -> None:
@@ -175,11 +175,17 @@ class Reconciler:
 
 def report_payload(report: PassReport) -> dict[str, Any]:
     """A pass's report as an event's payload."""
+    drift = reconcile.drift(report)
     return {
         "nodes": report.nodes,
+        "nodes_added": report.nodes_added,
+        "nodes_removed": report.nodes_removed,
+        "drifted_nodes": len(drift),
+        "drift_cpus": sum(abs(deltas["delta_used_cpus"]) for deltas in drift.values()),
         "corrections": len(report.corrections),
         "claims_expired": report.claims_expired,
         "charges_rehomed": report.charges_rehomed,
         "demand_refreshed": report.demand_refreshed,
+        "duration": round(report.seconds, 6),
         "duration_ms": round(report.seconds * 1000),
     }

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
 from sqlalchemy import Connection
 
 from fleet.ledger import charges, events, instances, operations, release
 from fleet.ledger.database import Database
 from fleet.ledger.operations import LeasedOperation
+from fleet.model.errors import DatabaseUnavailable
 from fleet.model.lifecycle import InstanceState
+
+RELEASE_FAILED: Final = "instance placement release failed"
 
 
 class _Fenced(Exception):
@@ -42,11 +48,23 @@ def settle_delete(db: Database, leased: LeasedOperation) -> bool:
         instances.move_state(conn, leased.instance_uuid, {InstanceState.DELETING}, InstanceState.DELETED)
         if not operations.finish(conn, leased):
             raise _Fenced
-        payload = {"node": leased.node, "operation": leased.uuid}
-        events.record(conn, "instance", leased.instance_uuid, "instance placement released", payload)
 
     try:
-        release.release(db, leased.instance_uuid, rows=rows)
+        release_placement(db, leased, rows)
     except _Fenced:
         return False
     return True
+
+
+def release_placement(db: Database, leased: LeasedOperation, rows: Callable[[Connection], None]) -> None:
+    """Release an instance's charges with what an operation writes about it; a failure is told in the log.
+
+    Raises:
+        DatabaseUnavailable: nothing is known; the operation is tried again.
+    """
+    try:
+        release.release(db, leased.instance_uuid, rows=rows, about={"operation": leased.uuid})
+    except DatabaseUnavailable as error:
+        payload = {"node": leased.node, "error": error.told, "operation": leased.uuid}
+        events.tell("instance", leased.instance_uuid, RELEASE_FAILED, payload, "error")
+        raise

@@ -12,6 +12,7 @@ from fleet.placement.audit import FAILED, FAILED_OTHERWISE, AuditEvent, failed_m
 from fleet.services import waiver
 
 REFUSED: Final = "schedule candidate refused by capacity guard"
+DENIED: Final = "instance placement denied"
 LOCKED: Final = "schedule candidate skipped, its ledger row was locked"
 RULE_BROKEN: Final = "schedule candidate skipped, a placement rule was broken meanwhile"
 LEFT_FOR_LAST: Final = "schedule candidates over the load target left for last"
@@ -38,31 +39,29 @@ def walk_events(walk: Sequence[Note]) -> tuple[AuditEvent, ...]:
         if note.get("demand_waived") and not waived:
             events.append(AuditEvent(waiver.MESSAGE, waiver.payload(walk[:place]), "warning"))
         waived = bool(note.get("demand_waived"))
-        told = _told(note)
-        if told is not None:
-            events.append(told)
+        events += _told(note)
     return tuple(events)
 
 
-def _told(note: Note) -> AuditEvent | None:
+def _told(note: Note) -> tuple[AuditEvent, ...]:
     outcome = note.get("outcome")
     if outcome == "skipped":
-        return AuditEvent(
-            LEFT_FOR_LAST, {"reason": note["reason"], "candidates_total": note["nodes"], "first": note["first"]}
-        )
+        skipped = {"reason": note["reason"], "candidates_total": note["nodes"], "first": note["first"]}
+        return (AuditEvent(LEFT_FOR_LAST, skipped),)
     if outcome == "busy":
-        return AuditEvent(LOCKED, {"node": note["node"], "enforce_demand": not note.get("demand_waived", False)})
+        return (AuditEvent(LOCKED, {"node": note["node"], "enforce_demand": not note.get("demand_waived", False)}),)
     if outcome == "rulebroken":
-        return AuditEvent(RULE_BROKEN, {"node": note["node"], "rule": note.get("rule")})
+        return (AuditEvent(RULE_BROKEN, {"node": note["node"], "rule": note.get("rule")}),)
     if outcome == "refused":
-        payload = {
+        said = {
             "node": note["node"],
             "failing_stage": note.get("failing_stage"),
             "dimensions": note.get("dimensions", []),
-            "enforce_demand": not note.get("demand_waived", False),
         }
-        return AuditEvent(REFUSED, payload | ({"ineligible": note["ineligible"]} if note.get("ineligible") else {}))
-    return None
+        why = {"ineligible": note["ineligible"]} if note.get("ineligible") else {}
+        denied = AuditEvent(DENIED, {**said, "enforce": True, **why})
+        return denied, AuditEvent(REFUSED, {**said, "enforce_demand": not note.get("demand_waived", False), **why})
+    return ()
 
 
 def ending_message(code: str, stage: str | None) -> str:

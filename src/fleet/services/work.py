@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from sqlalchemy import Connection
 
 from fleet.hypervisor.contract import DomainSpec, Hypervisor, HypervisorError
-from fleet.ledger import events, gpus, instances, nodes, operations, release
+from fleet.ledger import events, gpus, instances, nodes, operations
 from fleet.ledger.database import Database
 from fleet.ledger.instances import InstanceView
 from fleet.ledger.operations import LeasedOperation
@@ -27,7 +27,7 @@ from fleet.model.node import NodeState, Scheduling
 from fleet.services.context import Context
 from fleet.services.heartbeat import Heartbeat
 from fleet.services.redirect import redirect
-from fleet.services.settle import settle_create, settle_delete
+from fleet.services.settle import release_placement, settle_create, settle_delete
 from fleet.telemetry import get_logger
 
 RETRY_SECONDS_FIRST: Final = 1.0
@@ -188,7 +188,7 @@ def _give_up(shop: Workshop, leased: LeasedOperation, instance: InstanceView, er
         events.record(conn, "instance", instance.uuid, "instance create failed", {**payload, "charge": charge}, "error")
 
     if presence is Presence.ABSENT:
-        release.release(shop.database, instance.uuid, rows=rows)
+        release_placement(shop.database, leased, rows)
     else:
         shop.database.unit(rows)
     return Outcome.FAILED
