@@ -18,7 +18,6 @@ import pytest
 
 from fleet.ledger import namespaces
 from fleet.ledger.database import Database
-from fleet.services import authentication
 from fleet.services.authentication import ALIVE_SECONDS, FORGOTTEN_SECONDS, Authenticator, hashed
 from tests.e2e.served import METRICS, As, Served, calling_from, somewhere
 from tests.e2e.test_api_authenticator import HERE, SECRET, Clock, Counted
@@ -172,7 +171,7 @@ class SlowLedger:
         self._read = namespaces.credentials
         self._database, self._clock = database, clock
         self.delete_during_read = False
-        monkeypatch.setattr(authentication.namespaces, "credentials", self.credentials)
+        monkeypatch.setattr(namespaces, "credentials", self.credentials)
 
     def credentials(self, *arguments: Any, **more: Any) -> list[namespaces.Credential]:
         found = self._read(*arguments, **more)
