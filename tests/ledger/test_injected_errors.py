@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -396,15 +398,15 @@ def test_a_refusal_whose_commit_lost_its_answer_is_answered_and_stored_once(
 ) -> None:
     ctx = ruling.context(maria)
     ruling.node(maria, ctx, "a", cpus=1)
-    body = {"cpus": 9}
-    ruling.refused(ruling.create(ctx, body))
-    # The snapshot of the second refusal is stored already, so its COMMIT is the decision's.
-    commit = injector.commit_step(lambda: ruling.refused(ruling.create(ctx, body)))
+    refusal = ruling.refused(ruling.create(ctx, {"cpus": 9}))
+    row = decisions.get(maria, refusal.decision_id or "")
+    assert row is not None
+    first, second = (replace(row, id=str(uuid.uuid4())) for _ in range(2))
+    commit = injector.commit_step(lambda: decisions.keep(maria, first))
     with injector.at(commit, lost(after=after)):
-        refusal = ruling.refused(ruling.create(ctx, body))
+        decisions.keep(maria, second)
 
     assert injector.struck
-    assert (refusal.code, len(fleet_of.rows(maria, "SELECT id FROM decisions"))) == ("out_of_capacity", 3)
-    found = decisions.get(maria, refusal.decision_id or "")
+    found = decisions.get(maria, second.id)
     assert found is not None
-    assert found.code == "out_of_capacity"
+    assert (found.code, len(fleet_of.rows(maria, "SELECT id FROM decisions"))) == ("out_of_capacity", 3)
