@@ -11,16 +11,19 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from fleet.ledger import events, nodes, operations, passes, samples
+from fleet.ledger import events, figures, leases, nodes, operations, passes, retention, samples
 from fleet.ledger.cluster_config import load
 from fleet.ledger.database import Database, Sql
 from fleet.ledger.figures import EventCounts
 from fleet.ledger.nodes import NodeIn
 from fleet.ledger.samples import SampleIn
+from fleet.model.cluster_config import ClusterConfig
 from fleet.model.errors import DatabaseUnavailable
 from fleet.model.lifecycle import OperationKind
-from fleet.services.gauges import COUNTED, Gauges
+from fleet.services.gauges import Gauges
+from fleet.services.metric_catalogue import COUNTED, COUNTERS, GAUGES
 from tests.faults.rig import METRICS
+from tests.ledger import fleet_of
 
 N1 = "WHERE node_id = (SELECT id FROM nodes WHERE name = 'n1')"
 UNLIMITED = Sql(f"UPDATE scheduler_node_capacity SET limit_cpus = NULL {N1}")
@@ -139,7 +142,7 @@ def test_a_node_in_error_is_unhealthy(db: Database) -> None:
 @pytest.mark.parametrize("metric", sorted(COUNTED))
 def test_each_counter_counts_its_events_and_nothing_twice(db: Database, metric: str) -> None:
     gauges = Gauges(db)
-    [message, *_] = COUNTED[metric][1]
+    [message, *_] = COUNTED[metric].messages
     before = scrape(db, gauges)[f"{metric}_total", ()]
     record(db, message, 2)
     assert scrape(db, gauges)[f"{metric}_total", ()] == before + 2
@@ -149,6 +152,71 @@ def test_each_counter_counts_its_events_and_nothing_twice(db: Database, metric: 
 
     assert scrape(db, gauges)[f"{metric}_total", ()] == before + 3
     assert scrape(db)[f"{metric}_total", ()] == before + 3
+
+
+def test_what_retention_deletes_stays_counted_in_every_process(db: Database) -> None:
+    old = Gauges(db)
+    for message in ("instance placed", "operation attempt failed", "instance placed"):
+        record(db, message)
+    db.unit(lambda conn: AGE_EVENTS.run(conn).rowcount)
+    before = scrape(db, old)
+    record(db, "instance placed")
+    lease = leases.acquire(db, "reconciler", "here", 60)
+    assert lease is not None
+    config = ClusterConfig(events_retention_days=0)
+    gone = retention.sweep(db, lease, config)["events"]
+    record(db, "instance placed")
+
+    young = Gauges(db)
+    assert gone >= 4
+    for gauges in (old, young, Gauges(db)):
+        found = scrape(db, gauges)
+        assert found["scheduler_placements_total", ()] == 4
+        assert found["scheduler_operation_failures_total", ()] == 1
+    assert before["scheduler_placements_total", ()] == 2
+
+
+def test_a_scrape_shows_every_metric_that_is_described_and_no_other(db: Database) -> None:
+    described = [one.name for one in GAUGES] + [one.name for one in COUNTERS]
+
+    assert sorted(metric.name for metric in Gauges(db).metrics()) == sorted(described)
+
+
+def test_an_event_of_two_timelines_is_counted_once_after_its_retention_too(db: Database) -> None:
+    message = "placement admitted over namespace capacity claim"
+    for object_type in ("instance", "namespace"):
+        db.unit(lambda conn, of=object_type: events.record(conn, of, "x", message, {}))  # type: ignore[misc]
+    before = scrape(db)["scheduler_capacity_claim_overages_total", ()]
+    lease = leases.acquire(db, "reconciler", "here", 60)
+    assert lease is not None
+    retention.sweep(db, lease, ClusterConfig(events_retention_days=0))
+
+    assert before == scrape(db)["scheduler_capacity_claim_overages_total", ()] == 1
+
+
+def test_a_claim_shows_its_limit_use_and_end_while_it_is_active(db: Database) -> None:
+    fleet_of.claim(db, limit=(4, 64, 8), seconds=3600)
+    found = scrape(db)
+    cpus = (("dimension", "cpus"), ("namespace", fleet_of.NAMESPACE))
+
+    assert found["scheduler_capacity_claims", ()] == 1
+    assert (found["scheduler_capacity_claim_limit", cpus], found["scheduler_capacity_claim_used", cpus]) == (4, 0)
+    assert 3500 < found["scheduler_capacity_claim_expires_seconds", (("namespace", fleet_of.NAMESPACE),)] <= 3600
+    fleet_of.execute(db, "UPDATE namespace_claims SET coverage_state = 'expired', folded = 1")
+    assert not [key for key in scrape(db) if ("namespace", fleet_of.NAMESPACE) in key[1]]
+    assert scrape(db)["scheduler_capacity_claims", ()] == 0
+
+
+def test_claims_are_bounded_and_the_exceeded_ones_are_shown(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "CLAIMS_SHOWN_MAX", 2)
+    for name in ("aa", "bb", "cc", "zz"):
+        fleet_of.claim(db, limit=(4, 64, 8), namespace=name)
+    fleet_of.execute(db, "UPDATE namespace_claims SET used_cpus = 5 WHERE namespace = 'zz'")
+    found = scrape(db)
+
+    assert found["scheduler_capacity_claims", ()] == 4
+    shown = {dict(labels)["namespace"] for name, labels in found if name == "scheduler_capacity_claim_expires_seconds"}
+    assert shown == {"aa", "zz"}
 
 
 def test_counting_brings_no_event_to_the_process_however_many_there_are(db: Database) -> None:
@@ -183,7 +251,10 @@ def test_the_last_pass_shows_when_it_was(db: Database) -> None:
     found = scrape(db)
 
     assert found["scheduler_capacity_last_duration_seconds", ()] == 0.02
+    assert ("scheduler_capacity_last_corrections", ()) not in found
     assert 0 <= found["scheduler_capacity_last_success_age_seconds", ()] < 60
+    db.unit(lambda conn: passes.record_ended(conn, {"duration_ms": 20, "corrections": 3}))
+    assert scrape(db)["scheduler_capacity_last_corrections", ()] == 3
 
 
 def test_without_the_database_nothing_is_shown() -> None:

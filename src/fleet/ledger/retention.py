@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from fleet.ledger import leases, namespaces
+from fleet.ledger import event_totals, leases, namespaces
 from fleet.ledger.database import Batch, Database, Sql, SqlOfLists
 from fleet.ledger.idempotency import KEPT_SECONDS
 from fleet.model.cluster_config import ClusterConfig
@@ -38,7 +38,6 @@ def _deletion(table: str, stamp: str) -> Deletion:
 
 DECISIONS = _deletion("decisions", "created_at")
 BASES = _deletion("decision_bases", "created_at")
-EVENTS = _deletion("events", "at")
 OLDEST_KEYS = Sql("""
     SELECT namespace, idempotency_key FROM idempotency_keys WHERE created_at < {now} - :age_us
     ORDER BY created_at LIMIT :batch
@@ -62,7 +61,7 @@ def sweep(db: Database, lease: leases.Lease, config: ClusterConfig) -> dict[str,
     return {
         "decisions": _sweep(db, lease, DECISIONS, decisions_seconds),
         "decision_bases": _sweep(db, lease, BASES, decisions_seconds + DAY_SECONDS),
-        "events": _sweep(db, lease, EVENTS, config.events_retention_days * DAY_SECONDS),
+        "events": _sweep(db, lease, event_totals.forget, config.events_retention_days * DAY_SECONDS),
         "idempotency_keys": _sweep(db, lease, _delete_keys, KEPT_SECONDS),
         "expired_keys": _sweep(db, lease, namespaces.forget_expired_keys, namespaces.EXPIRED_KEPT_SECONDS),
     }

@@ -349,6 +349,15 @@ events = Table(
     **TABLE_OPTIONS,
 )
 
+# How many events of each message retention deleted: what is counted from events is counted for ever.
+forgotten_events = Table(
+    "forgotten_events",
+    metadata,
+    Column("message", String(255), primary_key=True),
+    Column("events", BigInteger, nullable=False),
+    **TABLE_OPTIONS,
+)
+
 operations = Table(
     "operations",
     metadata,
