@@ -210,6 +210,7 @@ PROCESS_NAMES: Final = (
     "API_HOST",
     "API_PORT",
     "API_WORKERS",
+    "API_TRUSTED_PROXIES",
     "AUTH_SECRET",
     "ADMIN_KEY_FILE",
 )
