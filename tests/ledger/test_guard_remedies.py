@@ -11,11 +11,12 @@ from fleet.ledger import claim_grants
 from fleet.ledger.claim_grants import Granted
 from fleet.ledger.database import Database, Sql
 from fleet.ledger.samples import set_scheduling
-from fleet.model.request import InstanceRequest
+from fleet.model.request import InstanceRequest, Reason
 from fleet.model.resources import Amounts
 from fleet.services import decisions
 from fleet.services.context import Context
 from fleet.services.create import Created, create_instance
+from fleet.services.explain import explain, explain_again
 from fleet.services.fork import fork
 from fleet.services.place import Refusal
 from fleet.services.resize import resize
@@ -179,3 +180,46 @@ def test_growth_that_a_claim_refuses_says_how_far_it_may_grow(db: Database, ctx:
 
     assert (code, fields(found[0])) == ("claim_exceeded", {"cpus": 4})
     assert not isinstance(resize(ctx, there.uuid, Amounts(4, 64, 0)), Refusal)
+
+
+def test_an_explanation_says_who_pays_and_that_it_has_no_room(db: Database, ctx: Context) -> None:
+    ruling.node(db, ctx, "a", cpus=8)
+    request = InstanceRequest(cpus=3, memory_mb=64)
+    free = explain(ctx, fleet_of.NAMESPACE, request).as_dict()
+    assert (free["charged_to"]["payer"], free["charged_to"]["refuses"]) == ("cluster", None)
+    assert "remedies" not in free
+
+    claim = fleet_of.claim(db, limit=(2, 1024, 10))
+    told_so = explain(ctx, fleet_of.NAMESPACE, request).as_dict()
+    refusal = create(ctx, cpus=3)
+
+    assert told_so["outcome"] == "ranked"
+    charged = told_so["charged_to"]
+    assert (charged["payer"], charged["claim"]) == ("claim", claim)
+    assert isinstance(refusal, Refusal)
+    assert charged["refuses"] == {"code": refusal.code, "detail": refusal.detail}
+    assert refusal.remedies is not None
+    assert told_so["remedies"] == [one.as_dict() for one in refusal.remedies()]
+
+
+def test_an_explanation_under_advisory_claims_is_not_bounded_by_the_claim(db: Database) -> None:
+    ctx = ruling.context(db)
+    ruling.node(db, ctx, "a", cpus=8)
+    fleet_of.claim(db, limit=(2, 1024, 10))
+    there = running(ctx, {"cpus": 2})
+
+    assert explain(ctx, fleet_of.NAMESPACE, InstanceRequest(cpus=3, memory_mb=64)).payer.no is None
+    assert explain_again(ctx, there.uuid, Reason.RESIZE, target={"cpus": 4}).payer.no is None
+
+
+def test_an_explained_resize_asks_the_payer_for_the_growth_alone(db: Database, ctx: Context) -> None:
+    ruling.node(db, ctx, "a", cpus=8)
+    ruling.node(db, ctx, "b", cpus=8)
+    fleet_of.claim(db, limit=(4, 1024, 10))
+    there = running(ctx, {"cpus": 2})
+
+    assert explain_again(ctx, there.uuid, Reason.RESIZE, target={"cpus": 4}).payer.no is None
+    no = explain_again(ctx, there.uuid, Reason.RESIZE, target={"cpus": 5}).payer.no
+    assert no is not None
+    assert no.detail == "the namespace's claim has no room: cpus (limit 4, used 2, requested 3)"
+    assert explain_again(ctx, there.uuid, Reason.MIGRATE).payer.no is None

@@ -354,6 +354,15 @@ class AcceptedAnswer(BaseModel):
     operation_id: str | None
 
 
+class PayerAnswer(BaseModel):
+    """Who would be charged: the namespace's claim, or the cluster; `refuses`: the answer of a payer without room."""
+
+    payer: str
+    claim: str | None
+    dimensions: list[dict[str, Any]]
+    refuses: dict[str, str] | None
+
+
 class DecisionAnswer(BaseModel):
     """A decision with every reason."""
 
@@ -361,6 +370,7 @@ class DecisionAnswer(BaseModel):
 
     outcome: str
     summary: str
+    charged_to: PayerAnswer | None = None
     remedies: list[RemedyAnswer] | None = None
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from fleet.ledger.database import Database, Sql
 from fleet.model.errors import BrokenPromise
-from fleet.model.resources import CLUSTER_DIMENSIONS
+from fleet.model.resources import CLUSTER_DIMENSIONS, Amounts, DimensionFigure
 
 READ = Sql("""
     SELECT k.*, n.uuid AS claim, n.limit_cpus, n.limit_memory_mb, n.limit_disk_gb,
@@ -22,26 +22,56 @@ READ = Sql("""
 
 
 @dataclass(frozen=True, slots=True)
+class Side:
+    """A limit and what is used of it, by dimension; a limit of None bounds nothing."""
+
+    limit: Mapping[str, int | None]
+    used: Mapping[str, int]
+
+    @property
+    def left(self) -> dict[str, int | None]:
+        """What is left; it may be below zero."""
+        return {name: None if most is None else most - self.used[name] for name, most in self.limit.items()}
+
+    def figures(self, amounts: Amounts) -> tuple[DimensionFigure, ...]:
+        """Judge amounts as the guard does: what is not asked for is not compared."""
+        asked = {name: getattr(amounts, name) for name in self.limit}
+        return tuple(
+            DimensionFigure.of(name, limit=limit, used=self.used[name], requested=asked[name], judged=asked[name] > 0)
+            for name, limit in self.limit.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class PayerRoom:
-    """What the payer of a namespace's next charge has left; None: nothing bounds it. It may be below zero."""
+    """Who pays for a namespace's next charge, and the room that bounds it: `claim` None is the cluster.
+
+    A claim bounds under hard enforcement only. `unclaimed` is the cluster's side, whoever pays.
+    """
 
     claim: str | None
-    left: Mapping[str, int | None]
+    side: Side
+    unclaimed: Side
 
 
 def room_of(db: Database, namespace: str, *, claim_hard: bool) -> PayerRoom:
-    """Return the room of the claim that covers a namespace (bounded under hard enforcement only), or the cluster's."""
+    """Return the room of the claim that covers a namespace, or the cluster's.
+
+    Raises:
+        DatabaseUnavailable: nothing is known.
+    """
     with db.read() as conn:
         row = READ.run(conn, namespace=namespace).mappings().first()
     if row is None:
         raise BrokenPromise("the row of cluster_capacity is missing; `fleet ctl migrate-db` makes it")
-    if row["claim"] is not None:
-        bounded = {name: row[f"limit_{name}"] - row[f"used_{name}"] for name in CLUSTER_DIMENSIONS}
-        return PayerRoom(row["claim"], bounded if claim_hard else dict.fromkeys(CLUSTER_DIMENSIONS))
-    left = {
-        name: None
-        if row[f"unlimited_{name}"]
-        else row[f"total_{name}"] - row[f"claimed_{name}"] - row[f"unclaimed_used_{name}"] - row[f"overage_{name}"]
-        for name in CLUSTER_DIMENSIONS
-    }
-    return PayerRoom(None, left)
+    cluster = Side(
+        {
+            name: None if row[f"unlimited_{name}"] else row[f"total_{name}"] - row[f"claimed_{name}"]
+            for name in CLUSTER_DIMENSIONS
+        },
+        {name: row[f"unclaimed_used_{name}"] + row[f"overage_{name}"] for name in CLUSTER_DIMENSIONS},
+    )
+    if row["claim"] is None:
+        return PayerRoom(None, cluster, cluster)
+    limit = {name: row[f"limit_{name}"] if claim_hard else None for name in CLUSTER_DIMENSIONS}
+    return PayerRoom(row["claim"], Side(limit, {name: row[f"used_{name}"] for name in CLUSTER_DIMENSIONS}), cluster)

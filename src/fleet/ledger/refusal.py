@@ -5,7 +5,6 @@ They can differ from what the guard saw, and may even show room: the answer stay
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping
@@ -115,8 +114,7 @@ def _demand(row: Any, ask: Ask) -> DimensionFigure | None:
 def _figure(name: str, limit: int | None, used: int, added: Amounts, unjudged: int) -> DimensionFigure:
     """Judge one dimension as the guard does: where a charge that is there does not grow, nothing is exceeded."""
     requested = getattr(added, name)
-    figure = DimensionFigure.of(name, limit=limit, used=used, requested=requested)
-    return figure if requested > unjudged else replace(figure, exceeded=False, shortfall=0)
+    return DimensionFigure.of(name, limit=limit, used=used, requested=requested, judged=requested > unjudged)
 
 
 def _claim(row: RowMapping, ask: Ask) -> tuple[DimensionFigure, ...]:

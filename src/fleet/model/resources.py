@@ -81,9 +81,14 @@ class DimensionFigure:
     shortfall: float
 
     @classmethod
-    def of(cls, dimension: str, *, limit: int | None, used: int, requested: int) -> DimensionFigure:
-        """Judge one allocation dimension: exceeded when `used + requested > limit`."""
-        over = 0 if limit is None else max(0, used + requested - limit)
+    def of(
+        cls, dimension: str, *, limit: int | None, used: int, requested: int, judged: bool = True
+    ) -> DimensionFigure:
+        """Judge one allocation dimension: exceeded when `used + requested > limit`.
+
+        Not `judged`: the guard does not compare it, for nothing is asked for there, or nothing grows.
+        """
+        over = 0 if limit is None or not judged else max(0, used + requested - limit)
         return cls(dimension, limit, used, requested, exceeded=over > 0, shortfall=over)
 
     @classmethod

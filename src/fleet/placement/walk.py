@@ -129,7 +129,7 @@ class Walk:
         if len(second) and not self._limit_reached():
             self._left_out, self._demand_only = second[:0], []
             yield from self._round(second, waived=True)
-        if self._is_last and self.busy and not self._ended and not self._late():
+        if self._is_last and self.busy and not self._late() and not self._ended:
             (draw,) = self._draw(1, "wait")
             yield Try(sorted(self.busy)[_below(len(self.busy), draw)], wait=True)
 

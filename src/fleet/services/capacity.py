@@ -15,7 +15,7 @@ import numpy as np
 from fleet.ledger import promised
 from fleet.ledger.promised import PayerRoom
 from fleet.model.request import InstanceRequest, PlacementRequest
-from fleet.model.resources import CLUSTER_DIMENSIONS, Amounts
+from fleet.model.resources import Amounts
 from fleet.placement.frame import Frame
 from fleet.placement.room import ShapeCount, count_shape
 from fleet.services.context import Context
@@ -102,8 +102,8 @@ def bound_of(room: PayerRoom, amounts: Amounts) -> Bound:
     payer = CLUSTER if room.claim is None else CLAIM
     often = [
         (max(0, left) // getattr(amounts, name), name)
-        for name in CLUSTER_DIMENSIONS
-        if (left := room.left[name]) is not None and getattr(amounts, name)
+        for name, left in room.side.left.items()
+        if left is not None and getattr(amounts, name)
     ]
     if not often:
         return Bound(payer, None, None)

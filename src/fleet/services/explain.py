@@ -1,4 +1,8 @@
-"""Explaining: where a request would go and why, and why not elsewhere. Changes nothing, stores nothing."""
+"""Explaining: where a request would go and why, and why not elsewhere. Changes nothing, stores nothing.
+
+A decision is about nodes. Who would pay is told beside it: a claim, or the cluster's unclaimed side, can refuse what
+every node has room for.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +11,51 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from fleet.ledger import promised
+from fleet.model.admission import Stage
 from fleet.model.decision import Decision
 from fleet.model.request import InstanceRequest, PlacementRequest, Reason
-from fleet.model.resources import Amounts
+from fleet.model.resources import Amounts, DimensionFigure
+from fleet.placement.guarded import GuardAnswer
 from fleet.placement.pipeline import decide
 from fleet.placement.snapshot import Snapshot
 from fleet.services import remedies, replacing
+from fleet.services.capacity import CLAIM, CLUSTER
 from fleet.services.context import Context
 from fleet.services.destination import move_request
+from fleet.services.guarded import Answer, by_owner
 from fleet.services.resize import resize_request
 
 
 @dataclass(frozen=True, slots=True)
+class Payer:
+    """Who would be charged: the namespace's claim, or the cluster; `no` is what it would answer instead."""
+
+    claim: str | None
+    figures: tuple[DimensionFigure, ...]
+    no: Answer | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the public form."""
+        refuses = None if self.no is None else {"code": self.no.code, "detail": self.no.detail}
+        figures = [figure.as_dict() for figure in self.figures]
+        payer = CLUSTER if self.claim is None else CLAIM
+        return {"payer": payer, "claim": self.claim, "dimensions": figures, "refuses": refuses}
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
-    """A decision in which every stage judged every node, with what would help when it is a refusal."""
+    """A decision in which every stage judged every node, who would pay, and what would help when either says no."""
 
     decision: Decision
+    payer: Payer
     remedies: remedies.Remedies
 
     def as_dict(self, limit: int | None = None) -> dict[str, Any]:
         """Return the public form, with at most `limit` nodes in each list."""
-        form = self.decision.as_dict(limit)
-        return {**form, "remedies": remedies.forms(self.remedies)} if self.decision.refused else form
+        form = {**self.decision.as_dict(limit), "charged_to": self.payer.as_dict()}
+        said_no = self.decision.refused or self.payer.no is not None
+        return {**form, "remedies": remedies.forms(self.remedies)} if said_no else form
 
 
 def explain(ctx: Context, namespace: str, request: InstanceRequest, *, seed: int | None = None) -> Explanation:
@@ -39,7 +66,7 @@ def explain(ctx: Context, namespace: str, request: InstanceRequest, *, seed: int
         DatabaseUnavailable: the ledger cannot be read.
     """
     asked = PlacementRequest.of(request, namespace)
-    return _explained(ctx, asked, seed)
+    return _explained(ctx, asked, seed, asked.amounts(ctx.configuration().instance_overhead_mb))
 
 
 def explain_again(
@@ -63,16 +90,28 @@ def explain_again(
     if reason is Reason.RESIZE:
         view = replacing.subject(ctx, instance_uuid).instance
         size = {"cpus": view.cpus, "memory_mb": view.memory_mb, "disk_gb": view.disk_gb, **target}
-        asked = resize_request(ctx, instance_uuid, Amounts(**size))[2]
-    else:
-        asked = move_request(ctx, instance_uuid, reason, node=node, destinations=destinations)[1]
-    return _explained(ctx, asked, seed)
+        who, holds, asked = resize_request(ctx, instance_uuid, Amounts(**size))
+        return _explained(ctx, asked, seed, (holds - who.charge.amounts).floored())
+    asked = move_request(ctx, instance_uuid, reason, node=node, destinations=destinations)[1]
+    return _explained(ctx, asked, seed, Amounts())
 
 
-def _explained(ctx: Context, asked: PlacementRequest, seed: int | None) -> Explanation:
+def _explained(ctx: Context, asked: PlacementRequest, seed: int | None, charged: Amounts) -> Explanation:
+    """`charged` is what the payer is asked for: a move as such asks it for nothing."""
     seen = _seen_by(ctx, asked)
     decision = decide(asked, seen, ctx.seed() if seed is None else seed, explain=True)
-    return Explanation(decision, remedies.of_refusal(asked, seen, decision))
+    hard = ctx.configuration().claim_enforcement == "hard"
+    room = promised.room_of(ctx.database, asked.namespace or "", claim_hard=hard)
+    stage = Stage.CLUSTER if room.claim is None else Stage.CLAIM
+    figures = room.side.figures(charged)
+    if not any(figure.exceeded for figure in figures):
+        found = remedies.of_refusal(asked, seen, decision)
+        return Explanation(decision, Payer(room.claim, figures, None), found)
+    payer = Payer(room.claim, figures, by_owner(stage, figures))
+    if decision.refused:
+        return Explanation(decision, payer, remedies.of_refusal(asked, seen, decision))
+    answer = GuardAnswer(stage, figures=figures, unclaimed=room.unclaimed.figures(charged))
+    return Explanation(decision, payer, remedies.of_guard(asked, seen, decision, answer))
 
 
 def _seen_by(ctx: Context, request: PlacementRequest) -> Snapshot:

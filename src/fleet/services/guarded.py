@@ -38,12 +38,16 @@ def said(walk: Walk, name: Callable[[int], str]) -> Answer:
 def _by_one(refused: Refused, node: str) -> Answer:
     if refused.ineligible:
         return Answer("pin_ineligible", _not_eligible(node, refused), {"node": node, "ineligible": refused.ineligible})
-    owner = OWNERS.get(refused.failing_stage, f"node {node}")
-    code = "claim_exceeded" if refused.failing_stage is Stage.CLAIM else "out_of_capacity"
-    said = "; ".join(_said(figure) for figure in refused.figures if figure.exceeded)
+    return by_owner(refused.failing_stage, refused.figures, OWNERS.get(refused.failing_stage, f"node {node}"))
+
+
+def by_owner(stage: Stage, figures: Sequence[DimensionFigure], owner: str = "") -> Answer:
+    """Return the answer when whoever has to have the room, by default the payer of a stage, has none."""
+    code = "claim_exceeded" if stage is Stage.CLAIM else "out_of_capacity"
+    said = "; ".join(_said(figure) for figure in figures if figure.exceeded)
     said = said or "the room was taken while this was decided; try again"
-    extra = {"failing_stage": str(refused.failing_stage), "dimensions": _forms(refused.figures)}
-    return Answer(code, f"{owner} has no room: {said}", extra)
+    extra = {"failing_stage": str(stage), "dimensions": _forms(figures)}
+    return Answer(code, f"{owner or OWNERS[stage]} has no room: {said}", extra)
 
 
 def _by_all(refusals: Sequence[Refused]) -> Answer:

@@ -162,6 +162,9 @@ def show_decision(shell: Shell, decision: Mapping[str, Any]) -> None:
         output.lines(_simple_lines(decision))
         return
     output.say(decision["summary"], style="bold")
+    refuses = (decision.get("charged_to") or {}).get("refuses")
+    if refuses:
+        output.say(f"But {refuses['detail']} ({refuses['code']}).")
     tell_remedies(output, decision)
     ranked = decision["ranked"][:RANKED_SHOWN]
     if ranked:
