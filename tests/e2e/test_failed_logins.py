@@ -9,6 +9,9 @@ import pytest
 import redis
 from limits import RateLimitItem, RateLimitItemPerSecond
 
+from fleet.ledger import namespaces
+from fleet.ledger.database import Database, Sql
+from fleet.ledger.migrate import migrate
 from fleet.model.errors import RateLimited
 from fleet.queue.connection import connect
 from fleet.services import failed_logins
@@ -227,3 +230,28 @@ def test_redis_holds_no_key_and_no_token(redis_url: str, told: Told) -> None:
     ]
     assert all(0 < client.ttl(name) <= WINDOW_SECONDS for name in names)
     client.close()
+
+
+def test_a_burst_that_cannot_be_recorded_fails_no_login() -> None:
+    database = Database(f"mysql+pymysql://root@127.0.0.1:{free_port()}/nowhere")
+    burst = Burst(budget=Budget.PAIR, address=HERE, namespace="tenant", failures=PAIR_MAX)
+
+    failed_logins.recorded_in(database)(burst)
+
+    database.close()
+
+
+def test_a_burst_on_what_is_not_there_is_on_the_clusters_timeline(ledger_url: str) -> None:
+    database = Database(ledger_url)
+    migrate(database)
+    namespaces.create(database, "tenant")
+    keep = failed_logins.recorded_in(database)
+    for budget, namespace in ((Budget.PAIR, "tenant"), (Budget.PAIR, "absent"), (Budget.ADDRESS, "")):
+        keep(Burst(budget=budget, address=HERE, namespace=namespace, failures=10))
+
+    with database.read() as conn:
+        found = Sql("SELECT object_type, object_id FROM events WHERE message = :m ORDER BY id")
+        told = [tuple(row) for row in found.run(conn, m=failed_logins.MESSAGE)]
+    database.close()
+
+    assert told == [("namespace", "tenant"), *[("cluster", failed_logins.TIMELINE)] * 2]

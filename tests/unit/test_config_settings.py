@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fleet.config import ConfigError, Settings, load_settings
-from fleet.config.settings import DEFAULT_PATH
+from fleet.config.settings import DEFAULT_PATH, NOT_SET
 
 
 def settings_of(tmp_path: Path, text: str, environ: Mapping[str, str] | None = None) -> Settings:
@@ -282,3 +282,21 @@ def test_a_url_without_a_usable_address_is_refused_and_not_repeated(tmp_path: Pa
     assert f"{tmp_path}/config:2: {url.partition('=')[0]}: " in problems[0]
     assert "no usable host or port" in problems[0]
     assert "hush" not in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "proxies"),
+    [("", ()), ("10.0.0.7", ("10.0.0.7/32",)), ("10.1.0.0/16, ::1", ("10.1.0.0/16", "::1/128"))],
+)
+def test_trusted_proxies_are_addresses_and_networks(tmp_path: Path, text: str, proxies: tuple[str, ...]) -> None:
+    settings = settings_of(tmp_path, f'API_TRUSTED_PROXIES="{text}"\n')
+
+    assert settings.api_trusted_proxies == proxies
+    (told,) = [report.value for report in settings.describe() if report.key == "API_TRUSTED_PROXIES"]
+    assert told == (",".join(proxies) or NOT_SET)
+
+
+@pytest.mark.parametrize("text", ["proxy.example", "10.0.0.7/16", "10.0.0.0/33", "10.0.0.7,", "*", "10.0.0.7 10.0.0.8"])
+def test_what_is_no_address_and_no_network_is_no_proxy(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match="API_TRUSTED_PROXIES"):
+        settings_of(tmp_path, f'API_TRUSTED_PROXIES="{text}"\n')

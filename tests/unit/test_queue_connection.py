@@ -132,3 +132,10 @@ def test_an_option_that_cannot_be_read_is_refused_and_not_repeated() -> None:
         connect("redis://127.0.0.1:6379?socket_timeout=hush")
 
     assert "hush" not in refused.value.detail
+
+
+def test_who_can_do_without_waits_a_moment_and_tries_once() -> None:
+    options = options_of(connect("redis://127.0.0.1:6380", hasty_seconds=0.25))
+
+    assert (options["socket_connect_timeout"], options["socket_timeout"]) == (0.25, 0.25)
+    assert options["retry"].get_retries() == 0
