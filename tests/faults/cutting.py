@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from collections.abc import Callable
 from enum import Enum
 from typing import Self
 
@@ -38,6 +39,8 @@ class Wire:
         self._ended = threading.Event()
         self._threads = [threading.Thread(target=self._accept)]
         self.cut = threading.Event()
+        # What happens between the break and the moment at which the server gets a COMMIT that it carries out.
+        self.meanwhile: Callable[[], object] = lambda: None
 
     @property
     def url(self) -> str:
@@ -90,6 +93,8 @@ class Wire:
                 if where is not None:
                     # First the client's end, so that no answer can slip through.
                     _close(client)
+                if where is Cut.AFTER:
+                    self.meanwhile()
                 if where is not Cut.BEFORE:
                     server.sendall(data)
                 if where is not None:

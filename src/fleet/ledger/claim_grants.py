@@ -147,7 +147,7 @@ def grant(
         for expired in _expired(db, namespace):
             db.unit(partial(claims.fold_expired, uuid=expired))
         try:
-            return _unit(db, work, on_lost=lambda: claim_views.get(db, namespace, uuid))
+            return _unit(db, work, on_lost=lambda: _standing(db, uuid))
         except IntegrityError as error:
             if trouble(error) is not Trouble.DUPLICATE:
                 raise
@@ -186,8 +186,7 @@ def delete(db: Database, uuid: str, *, by: str = "") -> ClaimView | None:
         return seen[-1]
 
     def gone() -> ClaimView | None:
-        with db.read() as conn:
-            return None if claims.READ.run(conn, uuid=uuid).first() is not None else seen[-1] if seen else None
+        return seen[-1] if seen and _standing(db, uuid) is None else None
 
     try:
         return db.unit(work, on_lost=gone)
@@ -197,6 +196,12 @@ def delete(db: Database, uuid: str, *, by: str = "") -> ClaimView | None:
         raise
     except (DBAPIError, BrokenPromise) as error:
         raise ClaimDeleteFailed(str(getattr(error, "orig", None) or error).splitlines()[0]) from error
+
+
+def _standing(db: Database, uuid: str) -> ClaimView | None:
+    """Read a claim back after a lost answer: a locking read waits for a transaction that is still ending."""
+    row = db.unit(lambda conn: claims.LOCK.run(conn, uuid=uuid).mappings().first())
+    return None if row is None else view_of(row)
 
 
 def _unit(
