@@ -66,6 +66,11 @@ class Other:
                     return
         raise TimeoutError(f"the other transaction neither waits nor ends within {STANDS_SECONDS_MAX} s")
 
+    @property
+    def ended(self) -> bool:
+        """Whether it is done."""
+        return not self._thread.is_alive()
+
     def result(self) -> Any:
         self._thread.join(30)
         assert not self._thread.is_alive(), "the other transaction hangs"

@@ -10,7 +10,7 @@ from decimal import Decimal
 import fakeredis
 import pytest
 
-from fleet.ledger import events, nodes, operations, passes, samples
+from fleet.ledger import events, nodes, operations, passes, retention, samples
 from fleet.ledger.cluster_config import load
 from fleet.ledger.database import Database, Sql
 from fleet.ledger.nodes import NodeIn
@@ -211,3 +211,23 @@ def test_the_last_pass_is_remembered_with_its_age_and_length(db: Database, clien
     assert 100 <= last.age_seconds < 160
     assert last.duration_seconds is not None
     assert json.dumps(last.duration_seconds)
+
+
+def test_a_backlog_of_old_events_is_worked_off_within_the_minute(
+    db: Database, client: fakeredis.FakeStrictRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "BATCH", 2)
+    monkeypatch.setattr(retention, "BATCHES_MAX", 1)
+    for _ in range(7):
+        db.unit(lambda conn: events.record(conn, "instance", "old", "happened", {}))
+    db.unit(lambda conn: Sql("UPDATE events SET at = 1 WHERE object_id = 'old'").run(conn).rowcount)
+    clock = Clock()
+    reconciler = candidate(db, client, "one", clock)
+
+    left = []
+    for _ in range(5):
+        reconciler.turn()
+        left.append(len(events.listing(db, "instance", "old")))
+        clock.now += 6
+
+    assert left == [5, 3, 1, 0, 0]

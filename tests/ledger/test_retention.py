@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from fleet.ledger import decisions, events, idempotency, leases, retention
 from fleet.ledger.database import Database
 from fleet.ledger.idempotency import Keyed
 from fleet.model.cluster_config import ClusterConfig
+from fleet.services.create import Created
 from tests.ledger import fleet_of
 from tests.ledger.holding import Other, open_transaction
+from tests.ledger.test_timeline import context, create
 
 
 def _decision(db: Database, name: str) -> None:
@@ -102,3 +106,66 @@ def test_it_waits_for_no_row_that_an_admission_is_writing(maria: Database, maria
         gone = Other(mariadb_ledger_url, lambda db: retention.sweep(db, lease, config)).result()
 
         assert gone == {"decisions": 1, "decision_bases": 0, "events": 1, "idempotency_keys": 0, "expired_keys": 0}
+
+
+def _old_events(db: Database, doublings: int) -> int:
+    """So many events that are past any retention; returns how many."""
+    db.unit(lambda conn: events.record(conn, "instance", "old", "happened long ago", {"figure": 1}))
+    double = """
+        INSERT INTO events (object_type, object_id, at, level, message, payload)
+        SELECT object_type, object_id, at, level, message, payload FROM events
+    """
+    for _ in range(doublings):
+        fleet_of.execute(db, double)
+    return fleet_of.execute(db, "UPDATE events SET at = 1 + id")
+
+
+def _left(db: Database) -> int:
+    return int(fleet_of.rows(db, "SELECT COUNT(*) AS n FROM events WHERE object_id = 'old'")[0]["n"])
+
+
+def test_a_backlog_is_worked_off_over_sweeps_the_oldest_first(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "BATCH", 10)
+    monkeypatch.setattr(retention, "BATCHES_MAX", 5)
+    assert _old_events(db, 7) == 128
+    lease, config = _lease(db), ClusterConfig()
+    oldest = fleet_of.rows(db, "SELECT id FROM events ORDER BY at LIMIT 1")[0]["id"]
+
+    swept = [retention.sweep(db, lease, config) for _ in range(3)]
+
+    assert [gone["events"] for gone in swept] == [50, 50, 28]
+    assert [retention.is_behind(gone) for gone in swept] == [True, True, False]
+    assert oldest not in {row["id"] for row in fleet_of.rows(db, "SELECT id FROM events")}
+    assert _left(db) == 0
+
+
+def test_creates_go_on_while_a_backlog_of_events_is_deleted(
+    maria: Database, mariadb_ledger_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "BATCHES_MAX", 10)
+    ctx = context(maria)
+    fleet_of.node(maria, "n", cpus=100_000, cpu_max_per_instance=8, config=ctx.configuration())
+    total = _old_events(maria, 14)
+    assert isinstance(create(ctx), Created)
+    lease = _lease(maria)
+
+    def work_off(db: Database) -> int:
+        sweeps = 0
+        while _left(db):
+            retention.sweep(db, lease, ClusterConfig())
+            sweeps += 1
+        return sweeps
+
+    sweeping = Other(mariadb_ledger_url, work_off)
+    seconds: list[float] = []
+    while not sweeping.ended:
+        began = time.monotonic()
+        assert isinstance(create(ctx), Created)
+        seconds.append(time.monotonic() - began)
+    sweeps = sweeping.result()
+
+    assert sweeps >= total // (retention.BATCH * retention.BATCHES_MAX)
+    assert len(seconds) > 10, "creates and sweeps did not run at the same time"
+    # Whoever waits for a row of a deletion waits for the lock's time-out, two seconds.
+    assert max(seconds) < 1.5
+    fleet_of.assert_exact(maria)

@@ -2,11 +2,13 @@
 
 What is to go is read first, without locks, and deleted by its keys: a deletion that looks for its rows by itself locks
 every row of the table on its way, and waits for those that admissions are writing.
+
+One sweep deletes `BATCHES_MAX` batches of a kind at most; what is left of a backlog is the next one's, soon.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sqlalchemy import Connection
@@ -65,6 +67,11 @@ def sweep(db: Database, lease: leases.Lease, config: ClusterConfig) -> dict[str,
         "idempotency_keys": _sweep(db, lease, _delete_keys, KEPT_SECONDS),
         "expired_keys": _sweep(db, lease, namespaces.forget_expired_keys, namespaces.EXPIRED_KEPT_SECONDS),
     }
+
+
+def is_behind(gone: Mapping[str, int]) -> bool:
+    """Return whether a sweep ended with more to delete, as far as it knows."""
+    return any(count >= BATCH * BATCHES_MAX for count in gone.values())
 
 
 def _sweep(db: Database, lease: leases.Lease, delete: Deletion, seconds: int) -> int:

@@ -34,6 +34,7 @@ MISSING_SECONDS: Final = 10.0
 SWEEP_SECONDS: Final = 3.0
 CLEAN_SECONDS: Final = 10.0
 RETENTION_SECONDS: Final = 600.0
+BACKLOG_SECONDS: Final = 5.0
 TURN_SECONDS: Final = 0.2
 # A difference that a pass cannot mend must not make passes run one after the other.
 CHANGED_SECONDS_MIN: Final = 10.0
@@ -61,6 +62,7 @@ class Reconciler:
         self._leadership = leadership
         self._monotonic = monotonic
         self._changed_after = float("-inf")
+        self._forget_seconds = RETENTION_SECONDS
         self._at_start = Every(lambda: float("inf"), at_start, monotonic=monotonic)
         self._stand = Every(lambda: RENEW_SECONDS, leadership.stand, monotonic=monotonic)
         self._tasks = (
@@ -68,7 +70,7 @@ class Reconciler:
             Every(lambda: SWEEP_SECONDS, self.sweep, monotonic=monotonic),
             Every(lambda: LOOK_SECONDS, self.pass_if_due, monotonic=monotonic),
             Every(lambda: CLEAN_SECONDS, self.clean_namespaces, monotonic=monotonic),
-            Every(lambda: RETENTION_SECONDS, self.forget_old, monotonic=monotonic),
+            Every(lambda: self._forget_seconds, self.forget_old, monotonic=monotonic),
         )
 
     def run(self, stop: threading.Event, alive: Callable[[], None] = lambda: None) -> None:
@@ -123,6 +125,8 @@ class Reconciler:
         except LeaseLost:
             self._leadership.lost()
             return None
+        # A backlog is worked off in steps, so that the leader's other tasks have their turns in between.
+        self._forget_seconds = BACKLOG_SECONDS if retention.is_behind(gone) else RETENTION_SECONDS
         if any(gone.values()):
             _log.info("retention.swept", **gone)
         return gone
