@@ -1,7 +1,7 @@
 """What decisions did with one node, for the node's timeline: told from the stored decisions, never a row a node.
 
 Each decision that judged the node tells the stage that dropped it, with its figures, or its place in the order; what
-the guard said to it in the walk that followed; and whether it was chosen (docs/adr/0014). An event's position is its
+the guard said to it in the walk that followed; and whether it was chosen (docs/adr/0017). An event's position is its
 decision's time and id, and its part. A page looks at a bounded number of decisions, whatever it finds, and says where
 the next one begins.
 """
