@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING
@@ -130,10 +131,11 @@ def _serve_one(settings: Settings, life: Life, secret: str, listening: socket, b
     from fleet.api.addresses import TrustedProxies  # noqa: PLC0415
     from fleet.api.app import create_app  # noqa: PLC0415
     from fleet.api.dependencies import Services  # noqa: PLC0415
+    from fleet.api.metrics import decided  # noqa: PLC0415
     from fleet.api.server import serve as serve_http  # noqa: PLC0415
     from fleet.services.failed_logins import REDIS_SECONDS, FailedLogins, recorded_in  # noqa: PLC0415
 
-    context = bootstrap.build(settings, life.environ)
+    context = replace(bootstrap.build(settings, life.environ), decided=decided)
     failures = FailedLogins(
         connect(settings.redis_url, hasty_seconds=REDIS_SECONDS),
         elapsed=time.monotonic,

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fleet.api import problems
 from fleet.api.dependencies import Services
-from fleet.api.metrics import REQUEST_SECONDS
+from fleet.api.metrics import PROBLEMS, REQUEST_SECONDS
 from fleet.api.routers import (
     admin,
     auth,
@@ -119,6 +119,8 @@ class LastResort:
         finally:
             route = getattr(scope.get("route"), "path", "unknown")
             REQUEST_SECONDS.labels(scope["method"], route, str(status)).observe(time.perf_counter() - began)
+            if code := scope.get(problems.CODE_IN_SCOPE):
+                PROBLEMS.labels(code).inc()
 
 
 def _document_problems(app: FastAPI) -> None:

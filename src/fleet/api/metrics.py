@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from prometheus_client import REGISTRY, CollectorRegistry, Histogram, generate_latest
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
@@ -22,12 +22,39 @@ from fleet.services.gauges import Gauges
 
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 
+LEDGER_UP = "fleet_ledger_up"
+LEDGER_UP_MEANING = "Whether the ledger's database answered the scrape."
+REQUEST_LABELS = ("method", "path", "status")
 REQUEST_SECONDS = Histogram(
     "fleet_http_request_seconds",
-    "Time to answer, by method, path template and status",
-    labelnames=["method", "path", "status"],
+    "Time to answer, by method, path template and status.",
+    labelnames=REQUEST_LABELS,
     buckets=(0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
 )
+PROBLEM_LABELS = ("code",)
+PROBLEMS = Counter(
+    "fleet_http_problems",
+    "Requests that were refused or failed, by the code of their problem document.",
+    labelnames=PROBLEM_LABELS,
+)
+DECISION_LABELS = ("outcome",)
+DECISION_SECONDS = Histogram(
+    "fleet_decision_seconds",
+    "Time to decide where an instance goes, reading what is known of the fleet included.",
+    labelnames=DECISION_LABELS,
+    buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
+)
+OF_THE_PROCESS = (
+    (REQUEST_SECONDS, REQUEST_LABELS, "seconds"),
+    (PROBLEMS, PROBLEM_LABELS, "requests"),
+    (DECISION_SECONDS, DECISION_LABELS, "seconds"),
+)
+"""What the API's processes count for themselves, with its labels and its unit."""
+
+
+def decided(seconds: float, outcome: str) -> None:
+    """Count a decision."""
+    DECISION_SECONDS.labels(outcome).observe(seconds)
 
 
 class FleetCollector(Collector):
@@ -38,12 +65,12 @@ class FleetCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Read everything now."""
-        up = Metric("fleet_ledger_up", "Whether the ledger's database answered the scrape", "gauge")
+        up = Metric(LEDGER_UP, LEDGER_UP_MEANING, "gauge")
         try:
             found = _gauges(self._database).metrics()
         except DatabaseUnavailable:
             found = []
-        up.add_sample("fleet_ledger_up", {}, 1.0 if found else 0.0)
+        up.add_sample(LEDGER_UP, {}, 1.0 if found else 0.0)
         yield from found
         yield up
 

@@ -15,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
+from starlette.types import Receive, Scope, Send
 
 from fleet.model.body_problems import field_of, sentence_of
 from fleet.model.errors import FleetError, RequestInProgress
@@ -22,6 +23,7 @@ from fleet.telemetry import get_logger
 
 MEDIA_TYPE: Final = "application/problem+json"
 TYPE_PREFIX: Final = "urn:fleet:problem:"
+CODE_IN_SCOPE: Final = "fleet.problem"
 
 # code: (status, title). The order is that of the decisions' table.
 CODES: Final[Mapping[str, tuple[int, str]]] = {
@@ -83,6 +85,19 @@ class BodyProblem(HTTPException):
         self.errors = [{"field": field, "message": message}]
 
 
+class ProblemResponse(Response):
+    """A problem document. It leaves its code in the request's scope, for whoever counts what was answered."""
+
+    def __init__(self, code: str, body: bytes, status: int, headers: Mapping[str, str]) -> None:
+        super().__init__(body, status, headers=headers, media_type=MEDIA_TYPE)
+        self.code = code
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        scope[CODE_IN_SCOPE] = self.code
+        await super().__call__(scope, receive, send)
+
+
 def problem(code: str, detail: str, *, headers: Mapping[str, str] | None = None, **extra: Any) -> Response:
     """Return the document of one code, with the headers that belong to it."""
     status, title = CODES[code]
@@ -96,7 +111,7 @@ def problem(code: str, detail: str, *, headers: Mapping[str, str] | None = None,
     }
     sent = {**_headers(code, extra), **(headers or {})}
     body = json.dumps(document, default=float, separators=(",", ":")).encode()
-    return Response(body, status, headers=sent, media_type=MEDIA_TYPE)
+    return ProblemResponse(code, body, status, sent)
 
 
 def of_error(error: FleetError) -> Response:

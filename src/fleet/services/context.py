@@ -21,7 +21,8 @@ class Context:
     `wake` never raises and never waits: a wake-up that cannot be put is found by the sweeper; `flush_wake_ups` waits,
     for so many seconds, until those on their way are put. `fault` is a named fault point: it does
     nothing unless a test of failures turned it on. `seed` makes 63-bit seeds, `new_uuid` dashed uuids, `elapsed` is a
-    monotonic clock in seconds. `allowance` bounds what the remedies of refused creates may cost.
+    monotonic clock in seconds. `allowance` bounds what the remedies of refused creates may cost. `decided` is told how
+    many seconds each decision took, reading what it saw included, and its outcome.
     """
 
     settings: Settings
@@ -39,3 +40,4 @@ class Context:
     uniform: Callable[[float, float], float]
     version: str
     allowance: Allowance = field(default_factory=Allowance)
+    decided: Callable[[float, str], None] = lambda _seconds, _outcome: None

@@ -15,8 +15,8 @@ from prometheus_client.core import GaugeMetricFamily
 from fleet.ledger import passes
 from fleet.services import failed_logins, waiver
 
-BY_DIMENSION: Final = "cpus: vCPUs, memory_mb: MiB, disk_gb: GiB, instances: instances"
-BY_CLUSTER_DIMENSION: Final = "cpus: vCPUs, memory_mb: MiB, disk_gb: GiB"
+BY_DIMENSION: Final = "by dimension: vCPUs, MiB, GiB, instances"
+BY_CLUSTER_DIMENSION: Final = "by dimension: vCPUs, MiB, GiB"
 SECONDS: Final = "seconds"
 MIB: Final = "MiB"
 LOAD: Final = "load"

@@ -42,15 +42,7 @@ ON_COUNTERS = ("sufficient_idle_cpu", "sufficient_idle_memory", "sufficient_free
 class Admit(Protocol):
     """One try of one node: a create, growth where the instance is, or the begin of a move."""
 
-    def __call__(
-        self,
-        db: Database,
-        ask: Ask,
-        *,
-        key: admission.Writes,
-        new_rows: admission.NewRows,
-        rows: admission.Writes,
-    ) -> AdmissionOutcome:
+    def __call__(self, db: Database, ask: Ask, rows: admission.Rows) -> AdmissionOutcome:
         """Admit, with all rows that must stand or fall with the charge."""
         ...
 
@@ -77,6 +69,15 @@ class Placing:
     charged: Amounts | None = None
     admit: Admit = admission.admit
     only_here: bool = False
+
+    def rows_on(self, node_id: int, node: str, row: decisions.DecisionRow) -> admission.Rows:
+        """Return what is written when the node is the chosen one."""
+        key, rows = self.key, self.rows
+        return admission.Rows(
+            key=admission.nothing if key is None else (lambda conn: key(conn, node, row.id)),
+            new=lambda batch: self.new_rows(batch, node_id, node, row),
+            changed=admission.nothing if rows is None else (lambda conn: rows(conn, node_id, node, row)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,14 +177,16 @@ class _Attempts:
         return view, decision
 
     def _decide_on(self, fresh_since: float | None) -> tuple[View, Decision]:
-        request = self._placing.request
+        request, began = self._placing.request, self._ctx.elapsed()
         try:
             view = self._ctx.neighbours.around(self._snapshot(fresh_since), request, fresh_since=fresh_since)
         except DatabaseUnavailable as error:
             effect = f"nothing was decided: {error.told}"
             self._tell(NO_COUNTERS, {"degraded_stages": ON_COUNTERS, "effect": effect, "candidates": None})
             raise
-        return view, decide(request, view.snapshot, self._ctx.seed())
+        decision = decide(request, view.snapshot, self._ctx.seed())
+        self._ctx.decided(self._ctx.elapsed() - began, decision.outcome)
+        return view, decision
 
     def _snapshot(self, fresh_since: float | None) -> View:
         return self._ctx.snapshots.view(fresh_since=fresh_since, gpus=self._placing.request.gpus > 0)
@@ -208,7 +211,7 @@ class _Attempts:
         return [self._ctx.uniform(0, 1) for _ in range(count)]
 
     def _try(self, view: View, decision: Decision, step: Try) -> AdmissionOutcome:
-        placing, key, rows = self._placing, self._placing.key, self._placing.rows
+        placing = self._placing
         node_id, name = view.snapshot.node_id(step.index), view.snapshot.name(step.index)
         row = self._row(
             view, decision, outcome="placed", code="", node_id=node_id, summary=decision.summary, waived=step.waived
@@ -230,13 +233,7 @@ class _Attempts:
             enforced=Enforced.of(placing.request, decision.overridden),
         )
         try:
-            outcome = placing.admit(
-                self._ctx.database,
-                ask,
-                key=admission.nothing if key is None else (lambda conn: key(conn, name, row.id)),
-                new_rows=lambda batch: placing.new_rows(batch, node_id, name, row),
-                rows=admission.nothing if rows is None else (lambda conn: rows(conn, node_id, name, row)),
-            )
+            outcome = placing.admit(self._ctx.database, ask, placing.rows_on(node_id, name, row))
         except DatabaseUnavailable as error:
             self._tell(WRITE_FAILED, {"node": name, "error": error.told})
             raise
