@@ -114,7 +114,15 @@ SYSTEMD_NSPAWN = Need(
     serves="deploy tests of the daemons under a booted systemd",
     unpacks=False,
 )
-NEEDS = (MARIADB, REDIS, SYSTEMD_ANALYZE, MMDEBSTRAP, SYSTEMD_NSPAWN)
+PROMTOOL = Need(
+    name="promtool",
+    commands=("promtool",),
+    # The tool is part of the server's package; the server is never started.
+    packages=("prometheus",),
+    override="FLEET_TEST_PROMTOOL",
+    serves="deploy tests of the alert rules, by the rules' own tests",
+)
+NEEDS = (MARIADB, REDIS, SYSTEMD_ANALYZE, MMDEBSTRAP, SYSTEMD_NSPAWN, PROMTOOL)
 
 
 def find(need: Need) -> Program | Missing:
