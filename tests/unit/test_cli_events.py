@@ -8,7 +8,7 @@ import pytest
 
 from fleet.cli.output import Form, Output
 from fleet.cli.session import Shell
-from fleet.cli.told_events import EVENTS_MAX, tell, youngest_events
+from fleet.cli.told_events import tell, youngest_events
 
 
 def an_event(at: str, message: str, **payload: Any) -> dict[str, Any]:
@@ -20,16 +20,21 @@ def test_of_many_events_the_youngest_are_shown_and_what_is_left_out_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], older: bool
 ) -> None:
     asked: list[dict[str, Any]] = []
+    # A page may be short, or empty, and name the next one.
+    pages = iter([([5], "5"), ([], "4"), ([4, 3], "3" if older else None), ([2], None)])
 
     def get(_shell: Shell, _path: str, **query: Any) -> dict[str, Any]:
         asked.append(query)
-        return {"items": [{"id": 3}, {"id": 2}], "next_cursor": "2" if older else None}
+        ids, cursor = next(pages)
+        return {"items": [{"id": one} for one in ids], "next_cursor": cursor}
 
     monkeypatch.setattr(Shell, "get", get)
-    found = youngest_events(Shell(Output(Form.HUMAN), "", "system", None, {}), "/instances/i/events")
+    shell = Shell(Output(Form.HUMAN), "", "system", None, {})
+    found = youngest_events(shell, "/instances/i/events", most=3, level="error")
 
-    assert [event["id"] for event in found] == [2, 3]
-    assert asked == [{"limit": EVENTS_MAX, "newest_first": True}]
+    assert [event["id"] for event in found] == [3, 4, 5]
+    assert [query["cursor"] for query in asked] == [None, "5", "4", *(["3"] if older else [])]
+    assert all(query["newest_first"] and query["level"] == "error" for query in asked)
     assert ("older events are left out" in capsys.readouterr().out) is older
 
 
