@@ -40,11 +40,11 @@ def exercise(shell: Shell, *, instances: bool, expiry: bool, timeout: float) -> 
     told = _Told(shell.output)
     tally = Tally(told.outcome, told.waiting)
     with Interrupt() as interrupt:
-        cluster = Cluster(shell.url, key, interrupt, secrets.token_hex(4), timeout)
+        cluster = Cluster(shell.url, shell.namespace, key, interrupt, secrets.token_hex(4), timeout)
         fault: Exception | None = None
         try:
             told.beginning(shell.url, cluster.token)
-            _walk(scene_of(cluster, tally, instances=instances), told, instances=instances, expiry=expiry)
+            _walk(_begun(cluster, tally, instances=instances), told, instances=instances, expiry=expiry)
         except Stopped:
             pass
         except Exception as error:  # noqa: BLE001  # whatever it is: what is left behind is told
@@ -62,6 +62,14 @@ def exercise(shell: Shell, *, instances: bool, expiry: bool, timeout: float) -> 
     if isinstance(fault, Unreachable):
         return UNREACHABLE
     return REFUSED if tally.count(FAIL) or left or fault else DONE
+
+
+def _begun(cluster: Cluster, tally: Tally, *, instances: bool) -> Scene:
+    try:
+        return scene_of(cluster, tally, instances=instances)
+    except (LookupError, TypeError, ValueError, AttributeError) as fault:
+        told = f"{cluster.url} does not answer as fleet does: {type(fault).__name__}: {fault}"
+        raise Refused({"code": "unexpected", "detail": told}) from None
 
 
 def _walk(scene: Scene, told: _Told, *, instances: bool, expiry: bool) -> None:

@@ -26,9 +26,10 @@ GONE: Final = frozenset({NO_CONTENT, NOT_FOUND})
 
 @dataclass(slots=True)
 class Cluster:
-    """One run's hold on a cluster. `token` is drawn for the run: its namespaces are called after it."""
+    """One run's hold on a cluster, as the namespace `who`; its own namespaces are called after the `token` drawn for it."""
 
     url: str
+    who: str
     key: str
     interrupt: Interrupt
     token: str
@@ -38,9 +39,9 @@ class Cluster:
     _callers: list[Caller] = field(default_factory=list)
     _admin: Caller | None = None
 
-    def session(self, namespace: str = "system", key: str = "") -> Caller:
-        """A caller of its own: the admin, or the owner of a key."""
-        session = Session(self.url, key or self.key, namespace, sleep=self.interrupt.sleep)
+    def session(self, namespace: str, key: str) -> Caller:
+        """A connection of its own, for the owner of a key."""
+        session = Session(self.url, key, namespace, sleep=self.interrupt.sleep)
         self._callers.append(session.caller())
         return self._callers[-1]
 
@@ -48,7 +49,7 @@ class Cluster:
         """Ask as the admin."""
         self.interrupt.check()
         if self._admin is None:
-            self._admin = self.session()
+            self._admin = self.session(self.who, self.key)
         return self._admin.call(method, path, body, key=key)
 
     def get(self, path: str) -> Any:
