@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from fleet.ledger import admission, charges, growth, nodes, release, samples
+from fleet.ledger.admission import Rows
 from fleet.ledger.ask import Ask
 from fleet.ledger.cluster import now_us as cluster_now
 from fleet.ledger.database import Batch, Database, Sql
@@ -158,13 +159,13 @@ def moved_instance(conn: Connection, wanted: Ask) -> None:
 def admit(db: Database, wanted: Ask) -> AdmissionOutcome:
     """Admit as the product does: a create's new rows travel with the charge, a redirect changes rows that exist."""
     if wanted.charges_payer:
-        return admission.admit(db, wanted, new_rows=lambda batch: new_instance(batch, wanted))
-    return admission.admit(db, wanted, rows=lambda conn: moved_instance(conn, wanted))
+        return admission.admit(db, wanted, Rows(new=lambda batch: new_instance(batch, wanted)))
+    return admission.admit(db, wanted, Rows(changed=lambda conn: moved_instance(conn, wanted)))
 
 
 def grow(db: Database, wanted: Ask, *, per_vcpu: Decimal = Decimal(0)) -> AdmissionOutcome:
     """Bring the charge of `wanted.instance_uuid` to `wanted.amounts` where it is, as a resize in place does."""
-    return growth.grow(db, wanted, per_vcpu=per_vcpu, rows=lambda conn: resized_instance(conn, wanted))
+    return growth.grow(db, wanted, Rows(changed=lambda conn: resized_instance(conn, wanted)), per_vcpu=per_vcpu)
 
 
 def resized_instance(conn: Connection, wanted: Ask) -> None:

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import Connection
 
 from fleet.ledger import admission, charges, growth, moves
+from fleet.ledger.admission import Rows
 from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database
 from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Busy, Refused
@@ -104,11 +105,11 @@ def test_a_charge_that_keeps_changing_ends_in_busy(db: Database, monkeypatch: py
     rewritten = iter(range(2, 100))
     admit = admission.admit
 
-    def overtaken(db: Database, wanted: Ask, **writes: Any) -> AdmissionOutcome:
+    def overtaken(db: Database, wanted: Ask, rows: Rows) -> AdmissionOutcome:
         with monkeypatch.context() as patch:
             patch.setattr(admission, "admit", admit)
             assert isinstance(grow(db, to(node_id, instance, cpus=next(rewritten))), Admitted)
-        return admit(db, wanted, **writes)
+        return admit(db, wanted, rows)
 
     monkeypatch.setattr(admission, "admit", overtaken)
     assert grow(db, to(node_id, instance, cpus=500)) == Busy(node_id)
@@ -126,7 +127,7 @@ def test_the_callers_rows_stand_or_fall_with_the_growth(db: Database) -> None:
 
     before = fleet_of.row(db, node_id), fleet_of.cluster(db), charges.of_instance(db, instance)
     with pytest.raises(KeyError):
-        growth.grow(db, to(node_id, instance, cpus=4), rows=fail)
+        growth.grow(db, to(node_id, instance, cpus=4), Rows(changed=fail))
     assert (fleet_of.row(db, node_id), fleet_of.cluster(db), charges.of_instance(db, instance)) == before
 
 

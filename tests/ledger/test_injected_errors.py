@@ -355,7 +355,7 @@ def test_b17_an_error_of_the_callers_own_rows_rolls_everything_back(maria: Datab
 def database_admit(db: Database, wanted: Ask, rows: Callable[[Any], None]) -> AdmissionOutcome:
     from fleet.ledger import admission
 
-    return admission.admit(db, wanted, new_rows=rows)
+    return admission.admit(db, wanted, admission.Rows(new=rows))
 
 
 def test_a_repeated_release_after_a_lost_commit_gives_back_once(

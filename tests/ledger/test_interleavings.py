@@ -230,7 +230,7 @@ def test_a_release_and_the_beginning_of_a_move_at_once_leave_no_charge_behind(
                 release.release_in(conn, instance, rows=functools.partial(fleet_of._deleted, instance=instance))
                 other = Other(mariadb_ledger_url, functools.partial(moves.begin, ask=moving))
             else:
-                admission._admit(conn, replace(moving, incoming=True), *[admission.nothing] * 3)
+                admission._admit(conn, replace(moving, incoming=True), admission.NO_ROWS)
                 moves.PRIMARY.run(conn, instance_uuid=instance).first()
                 other = Other(mariadb_ledger_url, functools.partial(fleet_of.delete, instance=instance))
             other.stands(maria)
@@ -247,7 +247,7 @@ def test_a_release_and_the_beginning_of_a_move_at_once_leave_no_charge_behind(
 def growing(conn: Connection, wanted: Ask, **held: int) -> None:
     """One growth's transaction, not committed yet."""
     based = replace(wanted, held=Amounts(**{"cpus": 1, "memory_mb": 1, "instances": 1, **held}))
-    assert isinstance(admission._admit(conn, based, *[admission.nothing] * 3), Admitted)
+    assert isinstance(admission._admit(conn, based, admission.NO_ROWS), Admitted)
 
 
 def test_growth_never_waits_for_its_node(maria: Database) -> None:
@@ -285,9 +285,9 @@ def test_growth_that_a_publish_overtook_charges_against_the_new_sample(
     assert isinstance(fleet_of.grow(maria, ask(node_id, memory_mb=101, instance_uuid=instance)), Admitted)
     admit = admission.admit
 
-    def overtaken(db: Database, wanted: Ask, **writes: Any) -> Any:
+    def overtaken(db: Database, wanted: Ask, rows: admission.Rows) -> Any:
         fleet_of.publish(maria, "n", cpus=8)
-        return admit(db, wanted, **writes)
+        return admit(db, wanted, rows)
 
     monkeypatch.setattr(admission, "admit", overtaken)
     assert isinstance(fleet_of.grow(maria, ask(node_id, memory_mb=201, instance_uuid=instance)), Admitted)
@@ -342,7 +342,7 @@ def test_growth_and_the_beginning_of_a_move_at_once_leave_one_size(
             growing(conn, wanted)
             other = Other(mariadb_ledger_url, functools.partial(moves.begin, ask=moving))
         else:
-            admission._admit(conn, replace(moving, incoming=True), *[admission.nothing] * 3)
+            admission._admit(conn, replace(moving, incoming=True), admission.NO_ROWS)
             moves.PRIMARY.run(conn, instance_uuid=instance).first()
             other = Other(mariadb_ledger_url, functools.partial(fleet_of.grow, wanted=wanted))
         other.stands(maria)
@@ -411,9 +411,8 @@ def test_a_first_sample_waits_for_what_is_being_charged_to_its_node_and_counts_i
         others.append(Other(mariadb_ledger_url, lambda db: fleet_of.publish(db, "new", cpus=8)))
         others[0].stands(maria)
 
-    outcome = admission.admit(
-        maria, wanted, rows=meanwhile, new_rows=lambda batch: fleet_of.new_instance(batch, wanted)
-    )
+    rows = admission.Rows(changed=meanwhile, new=lambda batch: fleet_of.new_instance(batch, wanted))
+    outcome = admission.admit(maria, wanted, rows)
     others[0].result()
 
     assert isinstance(outcome, Admitted)

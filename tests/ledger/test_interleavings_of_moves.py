@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import Connection
 
 from fleet.ledger import leases, moves, reconcile, release
+from fleet.ledger.admission import Rows
 from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database
 from fleet.ledger.release import NothingToRelease, Released
@@ -150,7 +151,7 @@ def test_a_publish_that_waited_for_a_growing_move_counts_all_of_it_as_pending(
     _, there, _, wanted = fleet(maria)
     meeting = Meeting(maria, mariadb_ledger_url, lambda db: fleet_of.publish(db, "there", cpus=8))
 
-    assert isinstance(moves.begin(maria, wanted, rows=meeting.rows), Admitted)
+    assert isinstance(moves.begin(maria, wanted, Rows(changed=meeting.rows)), Admitted)
     meeting.result()
     assert fleet_of.row(maria, there)["pending_memory_mb"] == 4
     fleet_of.assert_exact(maria)
@@ -209,7 +210,7 @@ def test_two_growing_moves_of_one_instance_at_once_hold_one_destination(
     elsewhere = to(maria, third, instance, cpus=7, memory_mb=20)
     meeting = Meeting(maria, mariadb_ledger_url, functools.partial(moves.begin, ask=elsewhere))
 
-    assert isinstance(moves.begin(maria, wanted, rows=meeting.rows), Admitted)
+    assert isinstance(moves.begin(maria, wanted, Rows(changed=meeting.rows)), Admitted)
     outcome: AdmissionOutcome = meeting.result()
     assert not isinstance(outcome, Admitted | Refused)
     assert [fleet_of.used(maria, node)[0] for node in (here, there, third)] == [2, 5, 0]

@@ -22,6 +22,7 @@ instances, operations, claims by id, cluster. Source: decisions, section "Admiss
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection
@@ -42,11 +43,29 @@ from fleet.ledger.database import (
 from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Busy, Charge, RuleBroken, Stage
 from fleet.model.resources import CLUSTER_DIMENSIONS, Amounts, DimensionFigure
 
-Writes = Callable[[Connection], None]
-"""Rows that must stand or fall with the charge. Called inside the transaction, at their place in the lock order."""
 
-NewRows = Callable[[Batch], None]
-"""New rows whose keys nobody else can hold: they travel with the charge in one round trip."""
+def nothing(_target: Connection | Batch) -> None:
+    """Write no further rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """The caller's rows, which stand or fall with the charge, each part written at its place in the lock order:
+
+        key      before the charge: the idempotency key
+        changed  after it: changes to rows that exist
+        new      last, in one batch: rows whose keys nobody else can hold (the instance, its decision, its operation);
+                 a new charge that a payer pays travels in that batch, with the cluster's guard, if nothing is `changed`
+
+    Whatever they raise rolls everything back and is passed on.
+    """
+
+    key: Callable[[Connection], None] = nothing
+    new: Callable[[Batch], None] = nothing
+    changed: Callable[[Connection], None] = nothing
+
+
+NO_ROWS = Rows()
 
 
 class _GuardRefused(Exception):
@@ -138,17 +157,8 @@ NODE_NAME = Sql("SELECT name FROM nodes WHERE id = :node_id")
 IS_UNCOUNTED = Sql("SELECT node_id FROM scheduler_node_capacity WHERE counted = 0 AND node_id = :node_id")
 
 
-def nothing(_target: Connection | Batch) -> None:
-    """Write no further rows."""
-
-
-def admit(
-    db: Database, ask: Ask, *, key: Writes = nothing, new_rows: NewRows = nothing, rows: Writes = nothing
-) -> AdmissionOutcome:
+def admit(db: Database, ask: Ask, rows: Rows = NO_ROWS) -> AdmissionOutcome:
     """Try to charge `ask.instance_uuid` to `ask.node_id`, with all rows that must stand or fall with the charge.
-
-    `key` writes the idempotency key, `new_rows` the instance, its decision and its operation, `rows` what changes rows
-    that exist. Whatever they raise rolls everything back and is passed on.
 
     Returns:
         Admitted, AlreadyPlaced (the instance holds its charge, in the size asked for: safe to repeat), Refused (figures
@@ -160,7 +170,7 @@ def admit(
     """
 
     def work(conn: Connection) -> AdmissionOutcome:
-        return _admit(conn, ask, key, new_rows, rows)
+        return _admit(conn, ask, rows)
 
     try:
         return db.unit(work, on_lost=lambda: _read_back(db, ask))
@@ -181,22 +191,22 @@ def admit(
         return AlreadyPlaced(int(row.node_id))
 
 
-def _admit(conn: Connection, ask: Ask, key: Writes, new_rows: NewRows, rows: Writes) -> Admitted:
+def _admit(conn: Connection, ask: Ask, rows: Rows) -> Admitted:
     params = _parameters(ask)
     unguarded, change = _charge_nodes(conn, ask, params)
     _judge_rules(conn, ask)
     taken = _take_gpus(conn, ask, params)
     # What no node's row guards, the cluster's does not guard either: an unsized node is in no total.
     cluster_guard = payer.CLUSTER_GUARD if ask.enforce and not unguarded else payer.CLUSTER_FORCED
-    key(conn)
+    rows.key(conn)
     if ask.in_place:
-        pays, over_claim, shrunk = _change_size(conn, ask, params, (rows, new_rows), cluster_guard)
+        pays, over_claim, shrunk = _change_size(conn, ask, params, rows, cluster_guard)
         change += shrunk
-    elif ask.charges_payer and rows is nothing:
-        pays, over_claim = _charge_together(conn, ask, params, new_rows, cluster_guard)
+    elif ask.charges_payer and rows.changed is nothing:
+        pays, over_claim = _charge_together(conn, ask, params, rows, cluster_guard)
     else:
         named = _insert_charge(conn, params) if ask.source is None else _move_charge(conn, params)
-        _write(conn, rows, new_rows)
+        _write(conn, rows)
         pays, over_claim = None, ()
         if ask.charges_payer:
             named = payer.recorded(conn, ask) if ask.incoming else named
@@ -206,10 +216,10 @@ def _admit(conn: Connection, ask: Ask, key: Writes, new_rows: NewRows, rows: Wri
     return Admitted(ask.node_id, pays, over_claim, unguarded=unguarded, gpu_uuids=taken.uuids)
 
 
-def _write(conn: Connection, rows: Writes, new_rows: NewRows) -> None:
-    rows(conn)
+def _write(conn: Connection, rows: Rows) -> None:
+    rows.changed(conn)
     batch = Batch(conn)
-    new_rows(batch)
+    rows.new(batch)
     batch.send()
 
 
@@ -341,12 +351,12 @@ def _credit_source(conn: Connection, ask: Ask, source: int) -> totals.Change:
 
 
 def _charge_together(
-    conn: Connection, ask: Ask, params: dict[str, Any], new_rows: NewRows, cluster_guard: Sql
+    conn: Connection, ask: Ask, params: dict[str, Any], rows: Rows, cluster_guard: Sql
 ) -> tuple[str | None, tuple[DimensionFigure, ...]]:
     """Send charge, new rows and the cluster's guard in one batch; a claim that pays is charged after it."""
     batch = Batch(conn)
     CHARGE.into(batch, params)
-    new_rows(batch)
+    rows.new(batch)
     cluster_guard.into(batch, params)
     try:
         answers = batch.send()
@@ -390,11 +400,11 @@ def _charge_payer(
 
 
 def _change_size(
-    conn: Connection, ask: Ask, params: dict[str, Any], writes: tuple[Writes, NewRows], cluster_guard: Sql
+    conn: Connection, ask: Ask, params: dict[str, Any], rows: Rows, cluster_guard: Sql
 ) -> tuple[str | None, tuple[DimensionFigure, ...], totals.Change]:
     """Rewrite the charge that the node holds; its payer is charged what grows and credited what shrinks."""
     rewritten = held.rewrite(conn, ask)
-    _write(conn, *writes)
+    _write(conn, rows)
     pays, clamped = rewritten.before.payer, list(rewritten.clamped)
     over_claim: tuple[DimensionFigure, ...] = ()
     if ask.paid != Amounts():

@@ -67,7 +67,8 @@ def record(db: Database, seen: Sighting) -> Recorded:
         gpus=held[0].gpus if held else NO_GPUS_ASKED,
         sleepy=held[0].sleepy if held else False,
     )
-    outcome = admission.admit(db, ask, rows=lambda conn: _note(conn, seen, previous=[c.node_id for c in held]))
+    note = admission.Rows(changed=lambda conn: _note(conn, seen, previous=[c.node_id for c in held]))
+    outcome = admission.admit(db, ask, note)
     if not isinstance(outcome, Admitted):
         # Somebody else charged it, or is just doing so: nothing of this was written, and the next sighting looks again.
         return Recorded(changed=False)

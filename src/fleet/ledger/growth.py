@@ -12,7 +12,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from fleet.ledger import admission, charges, held
-from fleet.ledger.admission import NewRows, Writes, nothing
+from fleet.ledger.admission import NO_ROWS, Rows
 from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database
 from fleet.model import capacity
@@ -23,15 +23,7 @@ REWRITES_FOLLOWED_MAX = 4
 """How often a growth starts again because the charge was rewritten between its being read and its being locked."""
 
 
-def grow(
-    db: Database,
-    ask: Ask,
-    *,
-    per_vcpu: Decimal = Decimal(0),
-    key: Writes = nothing,
-    new_rows: NewRows = nothing,
-    rows: Writes = nothing,
-) -> AdmissionOutcome:
+def grow(db: Database, ask: Ask, rows: Rows = NO_ROWS, *, per_vcpu: Decimal = Decimal(0)) -> AdmissionOutcome:
     """Bring the instance's charge on `ask.node_id` to `ask.amounts`, with all rows that must stand or fall with it.
 
     `ask.held` and `ask.demand` are set here, from the charge as it stands; `per_vcpu` is SCHEDULER_DEMAND_PER_VCPU, for
@@ -48,7 +40,7 @@ def grow(
         known = held.standing(based, before)
         if known is not None:
             return known
-        outcome = admission.admit(db, based, key=key, new_rows=new_rows, rows=rows)
+        outcome = admission.admit(db, based, rows)
         if not isinstance(outcome, Refused):
             return outcome
         if charges.of_instance(db, ask.instance_uuid) == before:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection, RowMapping
 
 from fleet.ledger import admission, events, release, totals
-from fleet.ledger.admission import NewRows, Writes, nothing
+from fleet.ledger.admission import NO_ROWS, Rows, nothing
 from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database, Sql
 from fleet.ledger.held import CHARGE_CHANGED
@@ -51,15 +51,7 @@ class _NotAsDecided(Exception):
     """The instance's charge was released or grew while the move was decided; says which."""
 
 
-def begin(
-    db: Database,
-    ask: Ask,
-    *,
-    key: Writes = nothing,
-    new_rows: NewRows = nothing,
-    rows: Writes = nothing,
-    named: bool = False,
-) -> AdmissionOutcome:
+def begin(db: Database, ask: Ask, rows: Rows = NO_ROWS, *, named: bool = False) -> AdmissionOutcome:
     """Hold the destination of a move: the same guard as every other growth in use, and the same rules.
 
     `ask.amounts` is the size it arrives with; `ask.held` the one that its primary charge was read to hold, where that
@@ -88,14 +80,14 @@ def begin(
         if grows != Amounts():
             _pay_ahead(conn, charge, grows)
         STAMP.run(conn, instance_uuid=ask.instance_uuid)
-        rows(conn)
+        rows.changed(conn)
         if named and ask.enforced is not None:
             events.record(conn, "instance", ask.instance_uuid, OVERRIDDEN, {"node_id": ask.node_id}, level="warning")
 
     enforced = None if named else ask.enforced
     moving = replace(ask, incoming=True, enforced=enforced)
     try:
-        return admission.admit(db, moving, key=key, new_rows=new_rows, rows=held)
+        return admission.admit(db, moving, replace(rows, changed=held))
     except _NotAsDecided as reason:
         return Refused(ask.node_id, Stage.NODE, ineligible=str(reason))
 

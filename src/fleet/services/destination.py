@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from fleet.ledger import admission, moves
+from fleet.ledger import moves
+from fleet.ledger.admission import Rows
 from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database
 from fleet.model.admission import AdmissionOutcome
@@ -90,15 +91,8 @@ def _move(who: Subject, *, named: bool) -> Admit:
     """Return the ledger's verb. What the instance brings is handed on with a named node too: the ledger records it."""
     brings = Enforced.of(PlacementRequest.model_validate(who.instance.request), ()) if named else None
 
-    def admit(
-        db: Database,
-        ask: Ask,
-        *,
-        key: admission.Writes,
-        new_rows: admission.NewRows,
-        rows: admission.Writes,
-    ) -> AdmissionOutcome:
+    def admit(db: Database, ask: Ask, rows: Rows) -> AdmissionOutcome:
         there = replace(ask, gpus=who.charge.gpus, sleepy=who.charge.sleepy, enforced=brings if named else ask.enforced)
-        return moves.begin(db, there, key=key, new_rows=new_rows, rows=rows, named=named)
+        return moves.begin(db, there, rows, named=named)
 
     return admit

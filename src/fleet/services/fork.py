@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fleet.ledger import admission, events
+from fleet.ledger.admission import Rows
 from fleet.ledger.ask import Ask
 from fleet.ledger.database import Batch, Database
 from fleet.ledger.idempotency import Keyed
@@ -59,22 +60,15 @@ def _fork(
 
 
 def _beside(source: Subject, *, force: bool) -> Admit:
-    def admit(
-        db: Database,
-        ask: Ask,
-        *,
-        key: admission.Writes,
-        new_rows: admission.NewRows,
-        rows: admission.Writes,
-    ) -> AdmissionOutcome:
+    def admit(db: Database, ask: Ask, rows: Rows) -> AdmissionOutcome:
         # What the fork asks of other nodes and neighbours is for later moves.
         here = replace(ask, enforced=None, enforce=not force)
 
         def forced(batch: Batch) -> None:
-            new_rows(batch)
+            rows.new(batch)
             payload = {"node_id": ask.node_id, "forked_from": source.instance.uuid, **ask.amounts.as_dict()}
             events.record(batch, "instance", ask.instance_uuid, FORCED, payload, level="warning")
 
-        return admission.admit(db, here, key=key, new_rows=forced if force else new_rows, rows=rows)
+        return admission.admit(db, here, replace(rows, new=forced) if force else rows)
 
     return admit

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from decimal import Decimal
 
-from fleet.ledger import admission, growth, moves
+from fleet.ledger import growth, moves
+from fleet.ledger.admission import Rows
 from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database
 from fleet.model.admission import AdmissionOutcome, Charge
@@ -65,18 +66,11 @@ def resize_request(
 def _grow_or_move(home: Charge, per_vcpu: Decimal) -> Admit:
     """Return the ledger's verb: growth on the node that holds the instance, the begin of a move on any other."""
 
-    def admit(
-        db: Database,
-        ask: Ask,
-        *,
-        key: admission.Writes,
-        new_rows: admission.NewRows,
-        rows: admission.Writes,
-    ) -> AdmissionOutcome:
+    def admit(db: Database, ask: Ask, rows: Rows) -> AdmissionOutcome:
         if ask.node_id == home.node_id:
             here = replace(ask, enforced=None)
-            return growth.grow(db, here, per_vcpu=per_vcpu, key=key, new_rows=new_rows, rows=rows)
+            return growth.grow(db, here, rows, per_vcpu=per_vcpu)
         there = replace(ask, held=home.amounts, gpus=home.gpus, sleepy=home.sleepy)
-        return moves.begin(db, there, key=key, new_rows=new_rows, rows=rows)
+        return moves.begin(db, there, rows)
 
     return admit
