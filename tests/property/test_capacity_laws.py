@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.model.capacity import node_limits
+from fleet.model.capacity import charged, node_limits
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.figures import measured_of
 from fleet.model.gpu_inventory import choose
@@ -63,6 +63,15 @@ def test_a_figure_that_goes_missing_never_makes_room(
             del node["sample_age_seconds"]
 
     only_less(request, document, known)
+
+
+@LAWS
+@given(document=documents())
+def test_what_the_fleet_is_charged_is_what_each_node_is(document: dict[str, Any]) -> None:
+    frame = Snapshot.from_json(document).frame
+    columns = {"cpu_total_instance_vcpus": frame.charged_cpus, "memory_total_instance_actual": frame.charged_memory}
+    for (name, column), used in zip(columns.items(), frame.used[:2], strict=True):
+        assert column.tolist() == list(map(charged, frame.sample.column(name).tolist(), used.tolist()))
 
 
 @LAWS

@@ -1,8 +1,9 @@
 """A node's GPUs as it reports them replace the inventory, by uuid; and what operators declare of counted ones.
 
-Promise: run under the node's ledger row, like every writer of these rows. A unit that is known keeps whoever holds it,
-one that is gone is *missing* and never free, one that returns is itself again. A uuid exists once in the fleet: one
-that another node still has is refused, naming both, or skipped where the rest of a sample must not be lost with it.
+Promise: run under the node's ledger row, like every writer of these rows; a unit that another node misses is taken over
+without that node's (`gpus.py` says why it may). A unit that is known keeps whoever holds it, one that is gone is
+*missing* and never free, one that returns is itself again. A uuid exists once in the fleet: one that another node still
+has is refused, naming both, or skipped where the rest of a sample must not be lost with it.
 GPUs that were only counted until the node told them apart are bound, so nobody gets them a second time.
 """
 

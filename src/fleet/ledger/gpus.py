@@ -4,6 +4,10 @@ Promise: whoever writes a row of `node_gpus` or `node_gpu_pools` holds its node'
 row is exact, and these rows wait for nobody. A unit is bound by a guarded update and given back by the charge that
 holds it, on that charge's node alone: an instance that moves holds units on both nodes. Which units a request gets is
 the law of `model/gpu_inventory.py`, the same that placement shows.
+
+One exception: a unit that nobody holds and that its node misses is taken over by the node that reports it now, without
+the row of the node that it leaves (`gpu_refresh.TAKE_OVER`). The unit's own guard makes that safe: nobody can be given
+a missing unit, and every other write of one names its node, so whichever of two writers comes second matches nothing.
 """
 
 from __future__ import annotations

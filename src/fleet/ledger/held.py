@@ -83,7 +83,7 @@ def rewrite(conn: Connection, ask: Ask) -> Rewritten:
     if outcome is not None:
         raise NotAsHeld(outcome)
     before = charges[0]
-    node = release.NODE_ROW.run(conn, node_id=ask.node_id).mappings().first()
+    node = release.lock_node(conn, ask.node_id)
     sample_at = node["sample_at"] if node is not None else 0
     after = _after(before, ask.amounts, sample_at)
     grows = after.grown_at_us is not None and after.grown_at_us != before.grown_at_us

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, RowMapping
 from sqlalchemy.exc import IntegrityError
 
-from fleet.ledger import events, gpu_refresh, gpus, idempotency
+from fleet.ledger import events, gpu_refresh, gpus, idempotency, node_rows
 from fleet.ledger.database import Database, Sql, decimal_of
 from fleet.ledger.gpus import NodeGpus
 from fleet.ledger.idempotency import Keyed
@@ -38,7 +38,6 @@ DEFAULTS: Mapping[str, Any] = {
 }
 
 FIND = Sql("SELECT id FROM nodes WHERE name = :name")
-LOCK_ROW = Sql("SELECT node_id FROM scheduler_node_capacity WHERE node_id = :id {for_update}")
 LOCK = Sql("SELECT id, state FROM nodes WHERE name = :name {for_update}")
 INSERT = Sql("""
     INSERT INTO nodes (name, labels, region, arch, backend, sleepy_pool, max_instances, gpu_kind, state, scheduling,
@@ -233,7 +232,7 @@ def _locked(conn: Connection, name: str) -> Row[Any] | None:
     """Lock a node: its ledger row first, when it has one, then its own."""
     known = FIND.run(conn, name=name).first()
     if known is not None:
-        LOCK_ROW.run(conn, id=known.id).first()
+        node_rows.LOCK.run(conn, node_id=known.id).first()
     return LOCK.run(conn, name=name).first()
 
 

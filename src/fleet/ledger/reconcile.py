@@ -15,7 +15,7 @@ from typing import Final
 
 from sqlalchemy import Connection, RowMapping
 
-from fleet.ledger import claims, demand, events, gpu_truth, leases, rehome, totals, truth
+from fleet.ledger import claims, demand, events, gpu_truth, leases, node_rows, rehome, totals, truth
 from fleet.ledger.database import Database, Sql
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.resources import CLUSTER_DIMENSIONS, Amounts
@@ -44,7 +44,6 @@ SET_COUNTED = Sql("""
     WHERE node_id = :node_id
 """)
 NAME = Sql("SELECT name FROM nodes WHERE id = :node_id")
-LOCK_NODE = Sql("SELECT * FROM scheduler_node_capacity WHERE node_id = :node_id {for_update}")
 EXPIRED = Sql("""
     SELECT uuid FROM namespace_claims WHERE folded = 0 AND expires_at <= {now} ORDER BY uuid
 """)
@@ -171,7 +170,7 @@ def _timeline(conn: Connection, row: str) -> tuple[str, str]:
 
 def _node_fixer(node_id: int) -> Fixer:
     def fix(conn: Connection) -> truth.Figures:
-        row = LOCK_NODE.run(conn, node_id=node_id).mappings().first()
+        row = node_rows.LOCK.run(conn, node_id=node_id).mappings().first()
         if row is None:
             return {}
         figures = truth.nodes(conn, node_id)[node_id]
@@ -188,7 +187,7 @@ def _node_fixer(node_id: int) -> Fixer:
 
 def _gpu_fixer(node_id: int) -> Fixer:
     def fix(conn: Connection) -> truth.Figures:
-        if LOCK_NODE.run(conn, node_id=node_id).first() is None:
+        if node_rows.LOCK.run(conn, node_id=node_id).first() is None:
             return {}
         return gpu_truth.repair(conn, node_id)
 
@@ -238,12 +237,12 @@ def _counts(row: RowMapping) -> bool:
 def _recounter(lease: leases.Lease, node_id: int) -> Callable[[Connection], bool | None]:
     def recount(conn: Connection) -> bool | None:
         leases.check(conn, lease)
-        before = LOCK_NODE.run(conn, node_id=node_id).mappings().first()
+        before = node_rows.LOCK.run(conn, node_id=node_id).mappings().first()
         now = ONE_COUNTING.run(conn, node_id=node_id).mappings().first()
         if before is None or now is None or bool(before["counted"]) == _counts(now):
             return None
         SET_COUNTED.run(conn, node_id=node_id, counted=_counts(now))
-        after = LOCK_NODE.run(conn, node_id=node_id).mappings().one()
+        after = node_rows.LOCK.run(conn, node_id=node_id).mappings().one()
         payload = {"counted": _counts(now), "sample_age_seconds": round(now["age_us"] / 1_000_000)}
         events.record(conn, *_timeline(conn, f"node {node_id}"), "node capacity counted changed", payload)
         totals.apply(conn, totals.difference(before, after))

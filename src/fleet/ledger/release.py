@@ -14,18 +14,13 @@ from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, RowMapping
 
-from fleet.ledger import claims, events, gpus, pending, totals
+from fleet.ledger import claims, events, gpus, node_rows, pending, totals
 from fleet.ledger.database import Database, Sql
 from fleet.model.admission import Charge
 from fleet.model.gpu_inventory import GpuAsk
 from fleet.model.resources import CLUSTER_DIMENSIONS, DIMENSIONS, Amounts
 
 FIND = Sql("SELECT * FROM charges WHERE instance_uuid = :instance_uuid ORDER BY id")
-# The name is read beside the lock: its row is locked only where the subquery says so.
-NODE_ROW = Sql("""
-    SELECT c.*, (SELECT n.name FROM nodes n WHERE n.id = c.node_id) AS name
-    FROM scheduler_node_capacity c WHERE c.node_id = :node_id {for_update}
-""")
 NODE_NAME = Sql("SELECT name FROM nodes WHERE id = :node_id")
 LOCK = Sql("SELECT * FROM charges WHERE instance_uuid = :instance_uuid ORDER BY id {for_update}")
 DELETE_CHARGE = Sql("DELETE FROM charges WHERE id = :charge_id AND node_id = :node_id")
@@ -208,8 +203,8 @@ def lock_nodes(conn: Connection, held: Iterable[Charge]) -> dict[int, RowMapping
 
 
 def lock_node(conn: Connection, node_id: int) -> RowMapping | None:
-    """Lock a node's row and return it; None: it has none."""
-    return NODE_ROW.run(conn, node_id=node_id).mappings().first()
+    """Lock a node's row and return it with the node's name; None: it has none."""
+    return node_rows.LOCK_NAMED.run(conn, node_id=node_id).mappings().first()
 
 
 def delete_charge(conn: Connection, charge: Charge) -> bool:

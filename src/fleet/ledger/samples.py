@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping
 
-from fleet.ledger import events, gpu_refresh, pending, totals
+from fleet.ledger import events, gpu_refresh, node_rows, pending, totals
 from fleet.ledger.database import Database, Sql
 from fleet.model import capacity
 from fleet.model.cluster_config import ClusterConfig
@@ -34,7 +34,6 @@ GOOD_PROBES_TO_RECOVER = 3
 
 _NODE = "SELECT id, name, state, scheduling, max_instances, good_probes, backend FROM nodes WHERE name = :name"
 FIND_NODE = Sql(_NODE)
-LOCK_ROW = Sql("SELECT * FROM scheduler_node_capacity WHERE node_id = :node_id {for_update}")
 LOCK_NODE = Sql(_NODE + " {for_update}")
 INSERT_ROW = Sql("""
     INSERT INTO scheduler_node_capacity
@@ -145,7 +144,7 @@ def _publish_one(conn: Connection, node: RowMapping, sample: SampleIn, config: C
     if state != node["state"]:
         _must_be_legal(node["state"], state)
         _record_state(conn, node, state, sample.health_detail)
-    after = LOCK_ROW.run(conn, node_id=node["id"]).mappings().one()
+    after = node_rows.LOCK.run(conn, node_id=node["id"]).mappings().one()
     return totals.difference(row, after)
 
 
@@ -298,13 +297,13 @@ def _locked(conn: Connection, node: RowMapping) -> tuple[RowMapping, RowMapping 
 
     A ledger row that does not exist cannot be locked: until its first sample, the node's own row stands in for it.
     """
-    row = LOCK_ROW.run(conn, node_id=node["id"]).mappings().first()
+    row = node_rows.LOCK.run(conn, node_id=node["id"]).mappings().first()
     locked = LOCK_NODE.run(conn, name=node["name"]).mappings().first()
     if locked is None or locked["state"] == NodeState.DELETED:
         msg = f"node {node['name']!r} was removed"
         raise NodeNotFound(msg)
     if row is None:
-        row = LOCK_ROW.run(conn, node_id=node["id"]).mappings().first()
+        row = node_rows.LOCK.run(conn, node_id=node["id"]).mappings().first()
     return locked, row
 
 
@@ -317,9 +316,6 @@ SET_ROW_STATE = Sql("""
         updated_at = {now}
     WHERE node_id = :node_id
 """)
-ROW_AGE = Sql(
-    "SELECT c.*, {now} - c.sample_at AS age_us FROM scheduler_node_capacity c WHERE node_id = :node_id {for_update}"
-)
 
 
 def mark_missing(db: Database, max_age_seconds: int) -> list[str]:
@@ -331,7 +327,7 @@ def mark_missing(db: Database, max_age_seconds: int) -> list[str]:
 
 def _missing(node_id: int, name: str, max_age_seconds: int) -> Any:
     def mark(conn: Connection) -> bool:
-        row = ROW_AGE.run(conn, node_id=node_id).mappings().first()
+        row = node_rows.LOCK_AGED.run(conn, node_id=node_id).mappings().first()
         if row is None or row["state"] != NodeState.ACTIVE or row["age_us"] < max_age_seconds * 1_000_000:
             return False
         age = {"sample_age_seconds": round(row["age_us"] / 1_000_000), "max_age_seconds": max_age_seconds}
@@ -350,7 +346,7 @@ def change_state(conn: Connection, node_id: int, name: str, row: RowMapping, sta
     SET_ROW_STATE.run(conn, node_id=node_id, state=str(state), counted=counted)
     SET_NODE.run(conn, node_id=node_id, state=str(state), good_probes=0)
     events.record(conn, "node", name, "node state changed", {"from": row["state"], "to": str(state)}, level="warning")
-    after = LOCK_ROW.run(conn, node_id=node_id).mappings().one()
+    after = node_rows.LOCK.run(conn, node_id=node_id).mappings().one()
     totals.apply(conn, totals.difference(row, after))
 
 

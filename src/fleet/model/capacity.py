@@ -141,7 +141,10 @@ def wake_risk_mb(sleepy_mb: int, available_mb: int | None, reserved_mb: int | No
 
 
 def charged(measured: int, committed: int) -> int:
-    """Return what a node is charged in a dimension: the larger of the measurement and the ledger."""
+    """Return what a node is charged in a dimension: the larger of the measurement and the ledger.
+
+    `placement/frame.py` has it for columns, in one pass; a test holds both together.
+    """
     return max(measured, committed)
 
 

@@ -21,7 +21,6 @@ from fleet.placement.explanation import LEFT, UNITS, counted, exceeds_every_limi
 from fleet.placement.frame import Frame
 from fleet.placement.stage import Filter, NamedStage, Reason, all_stages
 from fleet.placement.stages.backend import serving as backend_serves
-from fleet.placement.stages.labels import matching as matching_labels
 from fleet.placement.trail import Trail
 
 NOTHING_SCHEDULABLE: Final = "no_schedulable_nodes"
@@ -71,10 +70,10 @@ def of_emptying(emptied: NamedStage, trail: Trail) -> Cause:
     if not schedulable.any():
         return Cause(NOTHING_SCHEDULABLE, emptied.name)
     count = int(np.count_nonzero(schedulable))
-    matching = matching_labels(ask, frame)
-    if matching is not None and not (matching & schedulable).any():
-        selector = selector_text(ask.request.placement.labels)
-        return Cause("labels_unmatched", "labels", sentence=f"{selector} matched none of {count} schedulable nodes")
+    labels = ask.request.placement.labels
+    if not (frame.roster.carrying(labels) & schedulable).any():
+        sentence = f"{selector_text(labels)} matched none of {count} schedulable nodes"
+        return Cause("labels_unmatched", "labels", sentence=sentence)
     if ask.gpus.count and not (frame.gpus.serving() & backend_serves(frame) & schedulable).any():
         asked = _gpus_asked(ask.gpus)
         sentence = (

@@ -12,7 +12,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Final
 
 import numpy as np
@@ -164,6 +164,11 @@ class Roster:
         """Return the name of the node with a ledger id; None: it is not in the snapshot."""
         at = self.by_id.get(node_id, -1)
         return None if at < 0 else self.names[at]
+
+    def carrying(self, labels: Mapping[str, str]) -> Mask:
+        """Return which nodes have every one of these labels; with none, all do."""
+        masks = [self.labelled(key).equal(value) for key, value in labels.items()]
+        return reduce(operator.and_, masks) if masks else np.ones(len(self.names), dtype=np.bool_)
 
     def coded(self, trait: str) -> Coded:
         """Return a declared trait of every node (`region`, `arch`, `backend`) as numbers; made once a trait."""
@@ -360,13 +365,13 @@ class Frame:
 
     @cached_property
     def charged_cpus(self) -> Ints:
-        """The larger of measured vCPUs and the ledger's."""
-        return np.maximum(self.sample.column("cpu_total_instance_vcpus"), row(self.used, 0))
+        """What is charged in vCPUs, by measurement or by the ledger."""
+        return charged(self.sample.column("cpu_total_instance_vcpus"), row(self.used, 0))
 
     @cached_property
     def charged_memory(self) -> Ints:
-        """The larger of measured instance memory and the ledger's, MiB."""
-        return np.maximum(self.sample.column("memory_total_instance_actual"), row(self.used, 1))
+        """What is charged in memory, by measurement or by the ledger, MiB."""
+        return charged(self.sample.column("memory_total_instance_actual"), row(self.used, 1))
 
     @cached_property
     def room_cpus(self) -> Ints:
@@ -421,6 +426,11 @@ class Frame:
         over: Mask = over_demand_target(load, self.counter("expected_demand")[at], target, np.maximum(threads, 0))
         over &= (load != UNKNOWN) & (threads != UNKNOWN)
         return over
+
+
+def charged(measured: Ints, committed: Ints) -> Ints:
+    """Return `capacity.charged` of every node: the same formula in its fastest form for columns."""
+    return np.maximum(measured, committed)
 
 
 def row(matrix: Ints, at: int) -> Ints:

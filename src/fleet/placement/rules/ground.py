@@ -62,10 +62,7 @@ class FrameGround:
 
     def labelled(self, tags: Mapping[str, str]) -> Mask:
         """Return which nodes carry every pair as labels."""
-        found = np.ones(len(self._frame), dtype=np.bool_)
-        for key, value in tags.items():
-            found &= self._frame.roster.labelled(key).equal(value)
-        return found
+        return self._frame.roster.carrying(tags)
 
     def sharing(self, key: str, nodes: NDArray[np.intp]) -> Mask:
         """Return which nodes share their value of a label with one of `nodes`."""

@@ -7,26 +7,16 @@ it. Every pair must match exactly; an empty selector matches every node.
 from __future__ import annotations
 
 from fleet.placement.ask import Ask
-from fleet.placement.columns import Mask
 from fleet.placement.frame import Frame
 from fleet.placement.stage import Drops, Example, Figures, Filter, Reason
 
 LABELS_MISSING = Reason("labels_missing", "the node lacks a label of the selector, or has another value for it")
 
 
-def matching(ask: Ask, frame: Frame) -> Mask | None:
-    """Return which nodes match the selector; None when there is none."""
-    found: Mask | None = None
-    for key, value in ask.request.placement.labels.items():
-        equal = frame.roster.labelled(key).equal(value)
-        found = equal if found is None else found & equal
-    return found
-
-
 def drops(ask: Ask, frame: Frame) -> Drops | None:
     """Drop nodes that do not match the whole selector."""
-    found = matching(ask, frame)
-    return None if found is None else ((LABELS_MISSING, ~found),)
+    asked = ask.request.placement.labels
+    return ((LABELS_MISSING, ~frame.roster.carrying(asked)),) if asked else None
 
 
 def figures(ask: Ask, frame: Frame, at: int) -> Figures:
