@@ -45,7 +45,13 @@ def sqlite_ledger_url(sqlite_template: Path, tmp_path: Path) -> str:
 @pytest.fixture
 def mariadb_ledger_url(mariadb_ledger: str) -> str:
     """A migrated, empty ledger on MariaDB."""
-    database = Database(mariadb_ledger)
+    empty(mariadb_ledger)
+    return mariadb_ledger
+
+
+def empty(url: str) -> None:
+    """Leave nothing in a ledger but its row of the cluster."""
+    database = Database(url)
     with database.engine.connect() as conn:
         for name in metadata.tables:
             if name not in KEPT:
@@ -53,7 +59,6 @@ def mariadb_ledger_url(mariadb_ledger: str) -> str:
         conn.exec_driver_sql("UPDATE cluster_capacity SET " + ", ".join(f"{name} = 0" for name in AMOUNTS))
         conn.commit()
     database.close()
-    return mariadb_ledger
 
 
 @pytest.fixture(params=["sqlite", "mariadb"])

@@ -54,8 +54,9 @@ RETRIED = frozenset({1213, LOCK_WAIT_TIMEOUT, 1020})
 LOST = frozenset({0, 2006, 2013, 2014, 2055, 1053, 1927})
 
 _BIND = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
+# Neither goes through a local time: where a clock is put back, an hour of those comes twice.
 _NOW = {
-    "mysql": "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)",
+    "mysql": "(UNIX_TIMESTAMP() * 1000000 + MICROSECOND(NOW(6)))",
     "sqlite": (
         "(CAST(strftime('%s', 'now') AS INTEGER) * 1000000 + CAST(substr(strftime('%f', 'now'), 4) AS INTEGER) * 1000)"
     ),
