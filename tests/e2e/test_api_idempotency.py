@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,10 +10,15 @@ from typing import Any
 import httpx
 import pytest
 
+from fleet.ledger.database import Database, Sql
+from fleet.ledger.idempotency import KEPT_SECONDS
 from tests.e2e.served import As, Served, assert_problem
 
 Names = Callable[[str], str]
 SHAPE = {"name": "web", "cpus": 1, "memory_mb": 128, "disk_gb": 1}
+A_DAY_LATER = Sql(f"""
+    UPDATE idempotency_keys SET created_at = created_at - {KEPT_SECONDS * 1_000_000} WHERE idempotency_key LIKE :pattern
+""")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -140,3 +146,31 @@ def test_without_a_key_a_second_one_is_a_conflict(admin: As, new_name: Names) ->
     for path in ("/auth/namespaces", "/auth/namespaces/system/keys"):
         assert admin.post(path, {"name": name}).status_code == 201
         assert_problem(admin.post(path, {"name": name}), 409, "conflict")
+
+
+def test_a_retry_key_used_again_a_day_later_brings_no_revoked_secret_back(
+    served: Served, admin: As, new_name: Names
+) -> None:
+    name, node = new_name("ns"), new_name("hv")
+    assert admin.post("/auth/namespaces", {"name": name}).status_code == 201
+    assert admin.post("/nodes", {"name": node, "backend": "simulated"}).status_code == 201
+    keys = f"/auth/namespaces/{name}/keys"
+
+    def told() -> list[str]:
+        made = admin.post(keys, {"name": "ci"}, Idempotency_Key=f"make-{name}").json()["key"]
+        rotated = admin.post(f"{keys}/ci/rotate", {}, Idempotency_Key=f"rotate-{name}").json()["key"]
+        token = admin.post(f"/nodes/{node}/token", None, Idempotency_Key=f"token-{name}").json()["token"]
+        return [made, rotated, token]
+
+    first = told()
+    assert told() == first
+    assert admin.delete(f"{keys}/ci").status_code == 204
+    with contextlib.closing(Database(served.database_url)) as database:
+        database.unit(lambda conn: A_DAY_LATER.run(conn, pattern=f"%-{name}").rowcount)
+
+    later = told()
+
+    assert set(later).isdisjoint(first)
+    logins = [admin.client.post("/auth", json={"namespace": name, "key": key}).status_code for key in first[:2]]
+    assert logins == [401, 401]
+    assert admin.client.post("/auth", json={"namespace": name, "key": later[1]}).status_code == 200

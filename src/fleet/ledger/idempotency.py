@@ -17,6 +17,7 @@ from fleet.ledger.database import LOCK_WAIT_TIMEOUT, Database, Sql, error_number
 from fleet.model.errors import RequestInProgress
 
 KEPT_SECONDS = 86_400
+_SALT = "salt of its secret"
 FIND = Sql(f"""
     SELECT digest, status, answer FROM idempotency_keys
     WHERE namespace = :namespace AND idempotency_key = :key AND created_at > {{now}} - {KEPT_SECONDS * 1_000_000}
@@ -44,12 +45,16 @@ INSERT = Sql(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keyed:
-    """A caller's key with the digest of what it came with; `status` is what a success is answered with."""
+    """A caller's key with the digest of what it came with; `status` is what a success is answered with.
+
+    `salt`, where there is one, is kept beside the answer: what is told again is derived from it again.
+    """
 
     namespace: str
     key: str
     digest: str
     status: int
+    salt: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +64,7 @@ class KeptAnswer:
     digest: str
     status: int
     answer: Mapping[str, Any]
+    salt: str = ""
 
 
 def find(db: Database, namespace: str, key: str) -> KeptAnswer | None:
@@ -67,7 +73,9 @@ def find(db: Database, namespace: str, key: str) -> KeptAnswer | None:
         row = FIND.run(conn, namespace=namespace, key=key).mappings().first()
     if row is None:
         return None
-    return KeptAnswer(digest=row["digest"], status=row["status"], answer=json.loads(row["answer"]))
+    answer = json.loads(row["answer"])
+    salt = answer.pop(_SALT, "")
+    return KeptAnswer(digest=row["digest"], status=row["status"], answer=answer, salt=salt)
 
 
 def keep(conn: Connection, keyed: Keyed | None, answer: Mapping[str, Any]) -> None:
@@ -83,7 +91,7 @@ def keep(conn: Connection, keyed: Keyed | None, answer: Mapping[str, Any]) -> No
         "key": keyed.key,
         "digest": keyed.digest,
         "status": keyed.status,
-        "answer": json.dumps(dict(answer), separators=(",", ":")),
+        "answer": _text(keyed, answer),
     }
     try:
         _insert(conn, binds)
@@ -98,8 +106,11 @@ def keep(conn: Connection, keyed: Keyed | None, answer: Mapping[str, Any]) -> No
 def answered(conn: Connection, keyed: Keyed | None, answer: Mapping[str, Any]) -> None:
     """Write the answer that was not known yet when `keep` took the key, in the same transaction."""
     if keyed is not None:
-        text = json.dumps(dict(answer), separators=(",", ":"))
-        ANSWER.run(conn, namespace=keyed.namespace, key=keyed.key, answer=text)
+        ANSWER.run(conn, namespace=keyed.namespace, key=keyed.key, answer=_text(keyed, answer))
+
+
+def _text(keyed: Keyed, answer: Mapping[str, Any]) -> str:
+    return json.dumps({**answer, **({_SALT: keyed.salt} if keyed.salt else {})}, separators=(",", ":"))
 
 
 def _insert(conn: Connection, binds: Mapping[str, Any]) -> None:

@@ -13,8 +13,9 @@ from sqlalchemy.exc import IntegrityError
 
 from fleet.ledger import idempotency
 from fleet.ledger.database import Database
-from fleet.ledger.idempotency import Keyed
+from fleet.ledger.idempotency import KeptAnswer, Keyed
 from fleet.model.errors import Conflict, IdempotencyMismatch
+from fleet.services.authentication import new_secret
 
 R = TypeVar("R")
 
@@ -43,10 +44,52 @@ def once(
     """
     if retry_key is None:
         return make(None)
+    return _once(db, retry_key, make, lambda kept: replay(kept.answer), status=status, salt="")
+
+
+def once_secret(
+    db: Database,
+    retry_key: RetryKey | None,
+    *what: str,
+    secret: str,
+    make: Callable[[str, Keyed | None], R],
+    replay: Callable[[str, Mapping[str, Any]], R],
+) -> R:
+    """Do as `once` with what holds a secret of its own, which both functions are handed.
+
+    It is nowhere: a retry derives it again from the retry key, `secret` and a salt that is kept with the answer. The
+    salt is fresh for each new answer, so whoever uses a retry key again when its day is over gets another secret, and
+    none that was revoked or rotated away meanwhile.
+
+    Raises:
+        IdempotencyMismatch: the key came with another body.
+    """
+    if retry_key is None:
+        return make(new_secret(), None)
+    salt = new_secret()
+    return _once(
+        db,
+        retry_key,
+        lambda keyed: make(_derived(secret, retry_key, salt, *what), keyed),
+        lambda kept: replay(_derived(secret, retry_key, kept.salt, *what), kept.answer),
+        status=201,
+        salt=salt,
+    )
+
+
+def _once(
+    db: Database,
+    retry_key: RetryKey,
+    make: Callable[[Keyed], R],
+    replay: Callable[[KeptAnswer], R],
+    *,
+    status: int,
+    salt: str,
+) -> R:
     kept = _kept(db, retry_key)
     if kept is not None:
         return replay(kept)
-    keyed = Keyed(namespace=retry_key.namespace, key=retry_key.key, digest=retry_key.digest, status=status)
+    keyed = Keyed(namespace=retry_key.namespace, key=retry_key.key, digest=retry_key.digest, status=status, salt=salt)
     try:
         return make(keyed)
     except (Conflict, IntegrityError):
@@ -57,14 +100,14 @@ def once(
         return replay(kept)
 
 
-def derived_secret(secret: str, retry_key: RetryKey, *what: str) -> str:
+def _derived(secret: str, retry_key: RetryKey, *what: str) -> str:
     """Return 256 bits that a retry finds again, and that nobody without `secret` does."""
     parts = [*what, retry_key.namespace, retry_key.key, retry_key.digest]
     digest = hmac.new(secret.encode(), "\0".join(parts).encode(), hashlib.sha256).digest()
     return urlsafe_b64encode(digest).decode().rstrip("=")
 
 
-def _kept(db: Database, retry_key: RetryKey) -> Mapping[str, Any] | None:
+def _kept(db: Database, retry_key: RetryKey) -> KeptAnswer | None:
     kept = idempotency.find(db, retry_key.namespace, retry_key.key)
     if kept is None:
         return None
@@ -72,4 +115,4 @@ def _kept(db: Database, retry_key: RetryKey) -> Mapping[str, Any] | None:
         raise IdempotencyMismatch(
             "this Idempotency-Key came with another request before; use a new key for a new request"
         )
-    return kept.answer
+    return kept

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from fleet.ledger import namespaces
 from fleet.ledger.database import Database
@@ -15,12 +16,11 @@ from fleet.services.authentication import (
     SYSTEM,
     Caller,
     hashed,
-    new_secret,
     require_admin,
     require_sight,
     selector_of,
 )
-from fleet.services.idempotency import RetryKey, derived_secret, once
+from fleet.services.idempotency import RetryKey, once, once_secret
 
 NO_NAMESPACE: Final = "no such namespace"
 NO_KEY: Final = "no such key"
@@ -100,11 +100,11 @@ def create_key(
     retry_key: RetryKey | None,
     secret: str,
 ) -> NewKey:
-    """Make a key. With a retry key its secret is derived from it and `secret`, so a retry can be told it again."""
+    """Make a key. With a retry key a retry is told the same secret again: see `once_secret`."""
     get(db, caller, namespace)
-    key = f"{name}.{_secret_of('namespace key', namespace, name, retry_key, secret)}"
 
-    def make(keyed: Keyed | None) -> NewKey:
+    def make(own: str, keyed: Keyed | None) -> NewKey:
+        key = f"{name}.{own}"
         view = namespaces.create_key(
             db, namespace, name, hashed(key), lifetime_us=_microseconds(lifetime_seconds), keyed=keyed, by=caller.by
         )
@@ -112,7 +112,7 @@ def create_key(
             raise NotFound(NO_NAMESPACE)
         return NewKey(view=view, key=key)
 
-    return once(db, retry_key, make=make, replay=lambda kept: NewKey(view=KeyView(**kept), key=key))
+    return once_secret(db, retry_key, "namespace key", namespace, name, secret=secret, make=make, replay=_told_again)
 
 
 def rotate_key(
@@ -137,9 +137,9 @@ def rotate_key(
         host = name.removeprefix(FILE_KEY_PREFIX)
         detail = f"this key lies in the file ADMIN_KEY_FILE of {host}: remove the file there and start sf-api again"
         raise Conflict(detail, state="in_a_file")
-    key = f"{name}.{_secret_of('rotated namespace key', namespace, name, retry_key, secret)}"
 
-    def make(keyed: Keyed | None) -> NewKey:
+    def make(own: str, keyed: Keyed | None) -> NewKey:
+        key = f"{name}.{own}"
         view = namespaces.rotate_key(
             db,
             namespace,
@@ -156,7 +156,9 @@ def rotate_key(
             raise NotFound(NO_KEY)
         return NewKey(view=view, key=key)
 
-    return once(db, retry_key, make=make, replay=lambda kept: NewKey(view=KeyView(**kept), key=key))
+    return once_secret(
+        db, retry_key, "rotated namespace key", namespace, name, secret=secret, make=make, replay=_told_again
+    )
 
 
 def delete_key(db: Database, caller: Caller, namespace: str, name: str) -> None:
@@ -166,8 +168,9 @@ def delete_key(db: Database, caller: Caller, namespace: str, name: str) -> None:
         raise NotFound(NO_KEY)
 
 
-def _secret_of(what: str, namespace: str, name: str, retry_key: RetryKey | None, secret: str) -> str:
-    return new_secret() if retry_key is None else derived_secret(secret, retry_key, what, namespace, name)
+def _told_again(own: str, kept: Mapping[str, Any]) -> NewKey:
+    view = KeyView(**kept)
+    return NewKey(view=view, key=f"{view.name}.{own}")
 
 
 def _microseconds(seconds: int | None) -> int | None:

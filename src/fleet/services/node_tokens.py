@@ -6,17 +6,18 @@ them. It declares nothing: no labels, no inventory. Every other path answers the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from fleet.ledger import node_tokens
 from fleet.ledger.database import Database
 from fleet.ledger.idempotency import Keyed
 from fleet.ledger.node_tokens import NodeTokenView
 from fleet.model.errors import Conflict, NotFound
-from fleet.services.authentication import NODE_TOKEN_PREFIX, Caller, hashed_token, new_secret, require_admin
-from fleet.services.idempotency import RetryKey, derived_secret, once
+from fleet.services.authentication import NODE_TOKEN_PREFIX, Caller, hashed_token, require_admin
+from fleet.services.idempotency import RetryKey, once_secret
 from fleet.services.nodes import NO_NODE
 
 
@@ -31,22 +32,26 @@ class NewNodeToken:
 def create(db: Database, caller: Caller, node: str, retry_key: RetryKey | None, *, secret: str) -> NewNodeToken:
     """Make the node's token and end its former one, at once. Admin only.
 
-    With a retry key the token is derived from it and `secret`, so a retry can be told it again.
+    With a retry key a retry is told the same token again: see `once_secret`.
 
     Raises:
         NotFound: there is no such node.
     """
     require_admin(caller)
-    own = new_secret() if retry_key is None else derived_secret(secret, retry_key, "node token", node)
-    token = f"{NODE_TOKEN_PREFIX}{node}.{own}"
 
-    def make(keyed: Keyed | None) -> NewNodeToken:
-        view = node_tokens.store(db, node, hashed_token(token), keyed, by=caller.by)
+    def token(own: str) -> str:
+        return f"{NODE_TOKEN_PREFIX}{node}.{own}"
+
+    def make(own: str, keyed: Keyed | None) -> NewNodeToken:
+        view = node_tokens.store(db, node, hashed_token(token(own)), keyed, by=caller.by)
         if view is None:
             raise NotFound(NO_NODE)
-        return NewNodeToken(view=view, token=token)
+        return NewNodeToken(view=view, token=token(own))
 
-    return once(db, retry_key, make=make, replay=lambda kept: NewNodeToken(view=NodeTokenView(**kept), token=token))
+    def replay(own: str, kept: Mapping[str, Any]) -> NewNodeToken:
+        return NewNodeToken(view=NodeTokenView(**kept), token=token(own))
+
+    return once_secret(db, retry_key, "node token", node, secret=secret, make=make, replay=replay)
 
 
 @contextmanager
