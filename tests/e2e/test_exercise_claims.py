@@ -188,12 +188,9 @@ def test_the_tool_says_how_it_is_used() -> None:
 
 MOMENTS = (
     "Claims on ",
-    "a boolean is not a number",
     "pass  create: 201",
     "update of limit_cpus alone",
     "pass  an instance within its namespace's claim",
-    "over the claim (advisory): admitted",
-    "a claim made afterwards takes over",
     "waiting for a pass of the reconciler",
     "a new claim in its place",
 )

@@ -6,6 +6,7 @@ A refusal is told with what would help: what is left, the smallest size that is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Self
 
 import typer
@@ -20,7 +21,6 @@ from fleet.cli.told_events import tell, youngest_events
 app = typer.Typer(help="Capacity that the cluster keeps for a namespace (admin only).", no_args_is_help=True)
 
 FLAGS: Final = {"cpus": "--cpus", "memory_mb": "--memory", "disk_gb": "--disk"}
-UNITS: Final = {"cpus": "vCPUs", "memory_mb": "MiB of memory", "disk_gb": "GiB of disk"}
 COLUMNS: Final = (
     *("uuid", "namespace", "coverage_state"),
     *("cpus_used/limit", "memory_mb_used/limit", "disk_gb_used/limit", "over", "expires_at"),
@@ -60,7 +60,7 @@ def create(
     """Reserve capacity for a namespace; what it uses already is the claim's from then on."""
     shell = shell_of(ctx)
     body = _body(cpus, memory, disk, expires_in)
-    with _Told(shell, namespace):
+    with _Told(shell, namespace, body=body):
         _show(shell.output, shell.create(_path(namespace), body))
 
 
@@ -104,7 +104,7 @@ def update(
     body = _body(cpus, memory, disk, expires_in)
     if not body:
         raise Misused("nothing is given to change", f"give at least one of {', '.join(FLAGS.values())}, --expires-in")
-    with _Told(shell, namespace, uuid) as told:
+    with _Told(shell, namespace, uuid, body) as told:
         told.uuid = uuid or str(_active(shell, namespace)["uuid"])
         _show(shell.output, shell.call("PUT", _path(namespace, told.uuid), body))
 
@@ -220,28 +220,36 @@ def _show(output: Output, claim: Mapping[str, Any]) -> None:
 def _dimension(claim: Mapping[str, Any], name: str) -> dict[str, Any]:
     limit, used = claim[f"limit_{name}"], claim[f"used_{name}"]
     row = {"dimension": name, "limit": limit, "used": used}
-    return {**row, "left": max(0, limit - used), "over": max(0, used - limit)}
+    covers = claim["coverage_state"] == "active"
+    return {**row, "left": max(0, limit - used) if covers else None, "over": max(0, used - limit) if covers else None}
 
 
 # --- refusals ----------------------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
 class _Told:
     """A block whose refusals are told to people with what would help; programs get the document as it came."""
 
-    def __init__(self, shell: Shell, namespace: str, uuid: str | None = None) -> None:
-        self.form = shell.output.form
-        self.namespace = namespace
-        self.uuid = uuid
+    shell: Shell
+    namespace: str
+    uuid: str | None = None
+    body: Mapping[str, int] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         find = HELP.get(str(error.document.get("code"))) if isinstance(error, Refused) else None
-        if isinstance(error, Refused) and find is not None and self.form is not Form.JSON:
-            lines = find(error.document, self.namespace, self.uuid or "UUID")
-            raise Refused({**error.document, "remedies": [{"text": line} for line in lines]}) from None
+        if isinstance(error, Refused) and find is not None and self.shell.output.form is not Form.JSON:
+            raise Refused(
+                {**error.document, "remedies": [{"text": line} for line in find(error.document, self)]}
+            ) from None
+
+    @property
+    def claim(self) -> str:
+        """The claim as the next command names it."""
+        return f"{self.namespace} {self.uuid or 'UUID'}"
 
 
 def _exceeded(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
@@ -249,34 +257,25 @@ def _exceeded(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return [figure for figure in found if figure["exceeded"]]
 
 
-def _room(document: Mapping[str, Any], namespace: str, uuid: str) -> list[str]:
-    """A claim that does not fit: what is left to promise, dimension by dimension."""
-    found: Sequence[Mapping[str, Any]] = document.get("dimensions") or []
-    told = [
-        f"{figure['dimension']}: {'at most' if uuid == 'UUID' else 'more by at most'} "
-        f"{_left(figure)} {UNITS.get(figure['dimension'], '')} can be promised now, {_whole(figure['requested'])} asked"
-        for figure in found
-        if figure["exceeded"]
-    ]
-    return [*told, MAKE_ROOM]
+def _largest(document: Mapping[str, Any], told: _Told) -> list[str]:
+    """A claim that does not fit: how large it may be, in what is too much of it."""
+    flags = []
+    for figure in _exceeded(document):
+        name = figure["dimension"]
+        # What is requested of the cluster is the growth; a new claim grows from nothing.
+        former = told.body.get(f"limit_{name}", 0) - int(figure["requested"])
+        flags.append(f"{FLAGS[name]} {former + max(0, int(figure['limit']) - int(figure['used']))}")
+    return [f"The largest it may be now: {' '.join(flags)}.", MAKE_ROOM]
 
 
-def _left(figure: Mapping[str, Any]) -> int:
-    return max(0, _whole(figure["limit"]) - _whole(figure["used"]))
-
-
-def _whole(value: Any) -> int:
-    return int(value)
-
-
-def _smallest(document: Mapping[str, Any], namespace: str, uuid: str) -> list[str]:
+def _smallest(document: Mapping[str, Any], told: _Told) -> list[str]:
     """A claim in use beyond the new size: how small it may be."""
-    flags = " ".join(f"{FLAGS[one['dimension']]} {_whole(one['used'])}" for one in _exceeded(document))
-    return [f"The smallest it may be now: {flags}.", f"Or delete instances of {namespace} first."]
+    flags = " ".join(f"{FLAGS[figure['dimension']]} {int(figure['used'])}" for figure in _exceeded(document))
+    return [f"The smallest it may be now: {flags}.", f"Or delete instances of {told.namespace} first."]
 
 
-def _existing(document: Mapping[str, Any], namespace: str, uuid: str) -> list[str]:
-    there = f"{namespace} {document.get('claim', 'UUID')}"
+def _existing(document: Mapping[str, Any], told: _Told) -> list[str]:
+    there = f"{told.namespace} {document.get('claim', 'UUID')}"
     return [
         f"Look at it: fleet claim show {there}",
         f"Change it: fleet claim update {there} --cpus … --memory … --disk … --expires-in …",
@@ -284,16 +283,19 @@ def _existing(document: Mapping[str, Any], namespace: str, uuid: str) -> list[st
     ]
 
 
-def _replaced(document: Mapping[str, Any], namespace: str, uuid: str) -> list[str]:
-    return [f"Replace it: fleet claim delete {namespace} {uuid}, then fleet claim create {namespace} …"]
+def _replaced(document: Mapping[str, Any], told: _Told) -> list[str]:
+    return [f"Replace it: fleet claim delete {told.claim}, then fleet claim create {told.namespace} …"]
 
 
-def _listed(document: Mapping[str, Any], namespace: str, uuid: str) -> list[str]:
-    return [f"Which there are: fleet claim list {namespace}; or all: fleet claim list"]
+def _listed(document: Mapping[str, Any], told: _Told) -> list[str]:
+    return [
+        f"Which claims there are: fleet claim list {told.namespace}; of all namespaces: fleet claim list.",
+        "Which namespaces: fleet namespace list.",
+    ]
 
 
-HELP: Final[Mapping[str, Callable[[Mapping[str, Any], str, str], list[str]]]] = {
-    "claim_capacity": _room,
+HELP: Final[Mapping[str, Callable[[Mapping[str, Any], _Told], list[str]]]] = {
+    "claim_capacity": _largest,
     "claim_below_usage": _smallest,
     "claim_exists": _existing,
     "claim_not_active": _replaced,

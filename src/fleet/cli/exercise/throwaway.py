@@ -26,7 +26,7 @@ GONE: Final = frozenset({NO_CONTENT, NOT_FOUND})
 
 @dataclass(slots=True)
 class Cluster:
-    """One run's hold on a cluster, as the namespace `who`; its own namespaces are called after the `token` drawn for it."""
+    """One run's hold on a cluster, as the namespace `who`; `token` is in the names of all that is made."""
 
     url: str
     who: str
