@@ -2,6 +2,9 @@
 
 Keys are stored as hashes only; whoever calls made the hash. Times are the database's. A key that was rotated may keep
 its former secret for a while; `selector`, a few bits of a digest, tells which of the two a secret is verified against.
+
+Where the answer to a COMMIT is lost, what became of it is read back, with a lock that waits for one still under way:
+a key that was made or rotated has a hash that no other has, so its secret is told, and nothing is done a second time.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ EXPIRED_KEPT_SECONDS: Final = 7 * 86_400
 REMOVED_BY: Final = "reconciler"
 
 GET = Sql("SELECT name, created_at, deleted_at FROM namespaces WHERE name = :name")
+LOCK = Sql("SELECT name, created_at, deleted_at FROM namespaces WHERE name = :name {for_update}")
 LIST = Sql("""
     SELECT name, created_at, deleted_at FROM namespaces
     WHERE deleted_at IS NULL AND name > :after ORDER BY name LIMIT :limit
@@ -48,6 +52,7 @@ _KEY = """
 """
 KEYS = Sql(f"{_KEY} AND name > :after ORDER BY name LIMIT :limit")
 KEY = Sql(f"{_KEY} AND name = :name")
+LOCK_KEY = Sql(f"{_KEY} AND name = :name {{for_update}}")
 DELETE_EXPIRED_KEY = Sql("""
     DELETE FROM namespace_keys WHERE namespace = :namespace AND name = :name AND expires_at <= {now}
 """)
@@ -139,16 +144,22 @@ def create(db: Database, name: str, keyed: Keyed | None = None, *, by: str = "")
     Raises:
         Conflict: the name is taken, or belonged to a deleted namespace.
     """
+    seen: list[NamespaceView] = []
 
     def work(conn: Connection) -> NamespaceView:
         INSERT.run(conn, name=name)
         events.record(conn, "namespace", name, "namespace created", {}, by=by)
         made = _view(GET.run(conn, name=name).mappings().one())
         idempotency.keep(conn, keyed, asdict(made))
+        seen.append(made)
         return made
 
+    def ours() -> NamespaceView | None:
+        standing = _standing(db, name)
+        return standing if standing is not None and standing in seen else None
+
     try:
-        return db.unit(work)
+        return db.unit(work, on_lost=ours)
     except IntegrityError:
         with db.read() as conn:
             row = GET.run(conn, name=name).mappings().first()
@@ -168,15 +179,21 @@ def delete(db: Database, name: str, *, by: str = "") -> bool:
     Raises:
         Conflict: it still holds instances.
     """
+    found: list[str] = []
 
     def work(conn: Connection) -> int:
         if DELETE.run(conn, name=name).rowcount == 1:
             DELETE_KEYS.run(conn, namespace=name)
             events.record(conn, "namespace", name, "namespace deleted", {}, by=by)
+            found.append(name)
             return 0
         return int(LIVE_INSTANCES.run(conn, name=name).scalar() or 0) or -1
 
-    left = db.unit(work)
+    def gone() -> int | None:
+        standing = _standing(db, name) if found else None
+        return 0 if standing is not None and standing.deleted_at_us is not None else None
+
+    left = db.unit(work, on_lost=gone)
     if left > 0:
         detail = f"namespace {name} still holds {left} instance(s); delete them first"
         raise Conflict(detail, state="in_use", instances=left)
@@ -217,7 +234,7 @@ def create_key(
         return made
 
     try:
-        return db.unit(work)
+        return db.unit(work, on_lost=lambda: _holding(db, namespace, name, key_hash))
     except IntegrityError:
         if key(db, namespace, name) is None:
             raise
@@ -283,7 +300,7 @@ def rotate_key(
         idempotency.keep(conn, keyed, asdict(made))
         return made
 
-    return db.unit(work)
+    return db.unit(work, on_lost=lambda: _holding(db, namespace, name, key_hash))
 
 
 def replace_key(db: Database, namespace: str, name: str, key_hash: str, *, by: str = "") -> None:
@@ -298,14 +315,34 @@ def replace_key(db: Database, namespace: str, name: str, key_hash: str, *, by: s
 
 def delete_key(db: Database, namespace: str, name: str, *, by: str = "") -> bool:
     """Delete a key; False when there is none."""
+    found: list[str] = []
 
     def work(conn: Connection) -> bool:
-        gone = DELETE_KEY.run(conn, namespace=namespace, name=name).rowcount == 1
-        if gone:
-            events.record(conn, "namespace", namespace, "key deleted", {"key": name}, by=by)
-        return gone
+        row = LOCK_KEY.run(conn, namespace=namespace, name=name).first()
+        if row is None:
+            return False
+        DELETE_KEY.run(conn, namespace=namespace, name=name)
+        events.record(conn, "namespace", namespace, "key deleted", {"key": name}, by=by)
+        found.append(row.key_hash)
+        return True
 
-    return db.unit(work)
+    def gone() -> bool | None:
+        # Another of that name may have been made meanwhile: it is not the one that was meant.
+        return True if found and _holding(db, namespace, name, found[-1]) is None else None
+
+    return db.unit(work, on_lost=gone)
+
+
+def _standing(db: Database, name: str) -> NamespaceView | None:
+    """Read a namespace back after a lost answer, deleted or not, once nobody is changing it."""
+    row = db.unit(lambda conn: LOCK.run(conn, name=name).mappings().first())
+    return None if row is None else _view(row)
+
+
+def _holding(db: Database, namespace: str, name: str, key_hash: str) -> KeyView | None:
+    """Read a key back after a lost answer, once nobody is changing it; None: it is not there with this hash."""
+    row = db.unit(lambda conn: LOCK_KEY.run(conn, namespace=namespace, name=name).mappings().first())
+    return _key_view(namespace, row) if row is not None and row["key_hash"] == key_hash else None
 
 
 def forget_expired_keys(conn: Connection, binds: dict[str, Any]) -> int:

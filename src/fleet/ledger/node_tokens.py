@@ -1,4 +1,7 @@
-"""Tokens of nodes: one a node, as a hash only, gone with the node."""
+"""Tokens of nodes: one a node, as a hash only, gone with the node.
+
+Where the answer to a COMMIT is lost, the hash tells what became of it: no token has another's.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,7 @@ def stored_hash(db: Database, name: str) -> str:
 
 def store(db: Database, name: str, token_hash: str, keyed: Keyed | None = None, *, by: str) -> NodeTokenView | None:
     """Give a node a token in the place of its former one; None: there is no such node."""
+    seen: list[NodeTokenView] = []
 
     def work(conn: Connection) -> NodeTokenView | None:
         node = LOCK.run(conn, name=name).first()
@@ -41,13 +45,15 @@ def store(db: Database, name: str, token_hash: str, keyed: Keyed | None = None, 
         events.record(conn, "node", name, "node token made", replaced, by=by)
         made = NodeTokenView(node=name, created_at_us=node.made_at)
         idempotency.keep(conn, keyed, asdict(made))
+        seen.append(made)
         return made
 
-    return db.unit(work)
+    return db.unit(work, on_lost=lambda: seen[-1] if seen and _standing(db, name) == token_hash else None)
 
 
 def revoke(db: Database, name: str, *, by: str) -> bool | None:
     """End a node's token; False: it had none, None: there is no such node."""
+    ended: list[str] = []
 
     def work(conn: Connection) -> bool | None:
         node = LOCK.run(conn, name=name).first()
@@ -57,6 +63,13 @@ def revoke(db: Database, name: str, *, by: str) -> bool | None:
             return False
         SET.run(conn, id=node.id, token_hash="")
         events.record(conn, "node", name, "node token revoked", {}, by=by)
+        ended.append(node.token_hash)
         return True
 
-    return db.unit(work)
+    return db.unit(work, on_lost=lambda: True if ended and _standing(db, name) != ended[-1] else None)
+
+
+def _standing(db: Database, name: str) -> str | None:
+    """Read the hash back after a lost answer, once nobody is changing it; None: there is no node (any more)."""
+    node = db.unit(lambda conn: LOCK.run(conn, name=name).first())
+    return None if node is None else str(node.token_hash)
