@@ -103,16 +103,17 @@ def shortfall(ask: Ask, dimension: str, room: Ints) -> Ints:
     return np.where(ask.short_of(dimension, room), wanted - room, 0)
 
 
-def remedy(decision: Decision, ask: Ask, frame: Frame, among: Mask) -> str:
+def remedy(decision: Decision, ask: Ask, frame: Frame, among: Callable[[], Mask]) -> str:
     """Return the nearest thing that would help: what the best of the refusing nodes lacks, or whom to uncordon.
 
-    `among` are the nodes that only a lack of room stands against.
+    `among` finds the nodes that only a lack of room stands against: it judges every node again, so it is asked for a
+    refusal alone. Every decision that is stored comes by here.
     """
     if not decision.refused or decision.stage is None:
         return ""
     if decision.code == "no_schedulable_nodes":
         return _schedulable_remedy(decision, frame)
-    if exceeds_every_limit(ask, frame, among):
+    if exceeds_every_limit(ask, frame, among()):
         return "ask for less, or register a larger node: waiting cannot help"
     best = nearest(decision, ask, frame)
     if best is None:

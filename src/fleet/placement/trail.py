@@ -179,4 +179,4 @@ class Trail:
 
     def remedy(self, decision: Decision) -> str:
         """Return what would help, in one sentence."""
-        return explanation.remedy(decision, self.ask, self.frame, self.refused_on_capacity())
+        return explanation.remedy(decision, self.ask, self.frame, self.refused_on_capacity)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from fleet.placement.example import a_node
+from fleet.placement.trail import Trail
 from tests.unit.placement.asking import decision_on
 
 
@@ -80,3 +81,10 @@ def test_each_node_that_breaks_a_rule_names_its_own_first_neighbours_in_whatever
 
     assert neighbours() == {"n1": ["i1", "i2", "i3"], "n2": ["i5"], "n3": ["i5", "i6"]}
     assert neighbours(within="rack") == {"n1": ["i1", "i2", "i3"], "n2": ["i1", "i2", "i3"], "n3": ["i5", "i6"]}
+
+
+def test_a_decision_that_places_does_not_look_for_what_would_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    decision = decision_on(a_node(name="n1"))
+    monkeypatch.setattr(Trail, "refused_on_capacity", lambda _trail: pytest.fail("every node was judged again"))
+
+    assert decision.remedy == ""
