@@ -230,8 +230,7 @@ class Batch:
 
 
 def _answer(result: CursorResult[Any]) -> Answer:
-    row = tuple(result.one()) if result.returns_rows else None
-    return Answer(result.rowcount, row)
+    return Answer(result.rowcount, tuple(result.one()) if result.returns_rows else None)
 
 
 def _render(template: str, dialect: str, only: Mapping[str, str]) -> str:
