@@ -35,6 +35,13 @@ def open_transaction(db: Database) -> Iterator[Connection]:
             raise
 
 
+def somebody_waits(db: Database) -> bool:
+    """Whether a transaction waits for a lock, looked at no more often than the server looks itself."""
+    time.sleep(LOOK_SECONDS)
+    with db.read() as conn:
+        return bool(WAITING.run(conn).scalar_one())
+
+
 class Other:
     """Another thread with a connection of its own; `result()` joins it and returns (or raises) its outcome."""
 

@@ -75,7 +75,9 @@ def verify(db: Database) -> Verification:
         try:
             return Verification(tuple(_differences(conn)), tuple(_over_limit(conn)))
         finally:
-            conn.exec_driver_sql("ROLLBACK")
+            # A session that was lost took its transaction along; asking it for anything would hide why.
+            if not conn.invalidated:
+                conn.exec_driver_sql("ROLLBACK")
 
 
 def _differences(conn: Connection) -> list[Difference]:
