@@ -248,3 +248,27 @@ def test_a_candidate_node_tells_what_a_decision_did_with_it(
     assert [item["message"] for item in passed_over] == ["schedule final candidates"]
     assert paged == whole
     assert any("schedule candidate admitted" in line and made["uuid"] in line for line in lines)
+
+
+def test_every_timeline_is_narrowed_down_and_told_in_the_same_way(
+    fleet: Callable[..., Ended], served: Served, new_name: Names
+) -> None:
+    name, node = new_name("ns"), new_name("node")
+    served.node(node)
+    with served.admin() as admin, served.namespace(name):
+        limits = {"limit_cpus": 0, "limit_memory_mb": 0, "limit_disk_gb": 0, "expires_in_seconds": 600}
+        assert admin.post(f"/auth/namespaces/{name}/claims", limits).status_code == 201
+        uuid = admin.get("/instances?limit=1").json()["items"][0]["uuid"]
+
+        for words in (("node", "events", node), ("namespace", "events", name), ("claim", "events", name)):
+            day, *lines = fleet(*words).out.splitlines()
+            assert re.fullmatch(r"\d{4}-\d\d-\d\d \(UTC\)", day), words
+            assert len(lines) == len(fleet(*words, "--since", "1h", "--json").json["items"]) > 0
+        for words in (("instance", uuid), ("node", node), ("namespace", name), ("claim", name)):
+            noun, of = words
+            first = fleet(noun, "events", of, "--json").json["items"][0]["message"]
+            chosen = fleet(noun, "events", of, "--message", f"{first[:4]}*", "--level", "info", "--json").json["items"]
+            assert first in {event["message"] for event in chosen}
+            assert all(event["message"].startswith(first[:4]) for event in chosen)
+            assert fleet(noun, "events", of, "--until", "1d").out.strip() == "no events"
+            assert fleet(noun, "events", of, "--since", "yesterday").code == 2

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Iterator
+from typing import Any
 
-from fleet.cli.durations import seconds_of
+import pytest
+import typer
+
+from fleet.cli.app import app
+from fleet.cli.durations import age, seconds_of
 
 WRITTEN = {
     "30d": 2_592_000,
@@ -35,3 +40,29 @@ def test_a_duration_is_read_with_its_units(text: str, seconds: int) -> None:
 def test_what_nobody_could_mean_is_refused_with_what_would_be_accepted(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration; write for example 30d"):
         seconds_of(text)
+
+
+def every_option(group: Any, words: str = "fleet") -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from every_option(command, f"{words} {name}")
+        else:
+            yield from ((f"{words} {name} {one.name}", one) for one in command.params)
+
+
+def test_every_flag_that_is_a_length_of_time_is_written_the_same_way() -> None:
+    lengths = {"expires_in", "grace", "since", "until", "sleep_after", "wait_for_capacity"}
+    found = {words: option for words, option in every_option(typer.main.get_command(app)) if option.name in lengths}
+
+    assert {words.rpartition(" ")[2] for words in found} == lengths
+    for words, option in found.items():
+        read = option.type_descriptor.parameter_info.parser
+        assert (option.metavar, read("1d12h"), read("60")) == ("DURATION", 129_600, 60), words
+        with pytest.raises(typer.BadParameter, match="'soon' is not a duration; write for example 30d"):
+            read("soon")
+
+
+def test_how_long_ago_is_never_below_zero() -> None:
+    assert age("1h") == 3600
+    with pytest.raises(typer.BadParameter, match="-5: events lie in the past"):
+        age("-5")

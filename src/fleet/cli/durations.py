@@ -1,9 +1,14 @@
-"""Durations as people write them: `30d`, `12h`, `1d12h`, `90 min`, or seconds alone. A week is 7 days, a day 24 h."""
+"""Durations as people write them: `30d`, `12h`, `1d12h`, `90 min`, or seconds alone. A week is 7 days, a day 24 h.
+
+Every flag that takes one reads it by `duration`, so what is accepted is the same everywhere.
+"""
 
 from __future__ import annotations
 
 import re
 from typing import Final
+
+import typer
 
 _PART: Final = re.compile(
     r"(?P<count>\d{1,15})\s*(?P<unit>weeks?|w|days?|d|hours?|h|minutes?|min|m|seconds?|sec|s)(?![a-z])\s*",
@@ -34,3 +39,27 @@ def seconds_of(text: str) -> int:
     if at < len(stripped) or not stripped:
         raise ValueError(f"{text!r} is not a duration; write for example 30d, 12h, 1d12h, 90min, or seconds alone")
     return total
+
+
+def duration(text: str) -> int:
+    """Read a flag's value: the `parser` of its option.
+
+    Raises:
+        BadParameter: with what would be accepted.
+    """
+    try:
+        return seconds_of(text)
+    except ValueError as fault:
+        raise typer.BadParameter(str(fault)) from None
+
+
+def age(text: str) -> int:
+    """Read a flag's value that says how long ago something was.
+
+    Raises:
+        BadParameter: with what would be accepted; below zero lies the future.
+    """
+    found = duration(text)
+    if found < 0:
+        raise typer.BadParameter(f"{text}: events lie in the past; write how long ago")
+    return found

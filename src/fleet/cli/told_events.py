@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from fleet.cli.durations import age
 from fleet.cli.output import Output, plain
 from fleet.cli.rule_words import is_rule, rule_words
 from fleet.cli.session import Shell
@@ -23,8 +24,10 @@ COLUMNS: Final = ("at", "level", "message", "payload")
 
 Level = Annotated[str | None, typer.Option(help="Only of this level: info, warning or error")]
 Message = Annotated[str | None, typer.Option(help="Only with this message; one that ends in * begins so")]
-Since = Annotated[int | None, typer.Option(min=0, metavar="SECONDS", help="Only what is at most so old")]
-Until = Annotated[int | None, typer.Option(min=0, metavar="SECONDS", help="Only what is at least so old")]
+Since = Annotated[
+    int | None, typer.Option(parser=age, metavar="DURATION", help="Only what is at most so old: 30d, 12h")
+]
+Until = Annotated[int | None, typer.Option(parser=age, metavar="DURATION", help="Only what is at least so old")]
 
 
 def chosen(level: str | None, message: str | None, since: int | None, until: int | None) -> dict[str, Any]:

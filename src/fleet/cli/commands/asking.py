@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, ParamSpec, TypeVar
 
 import typer
 
+from fleet.cli.durations import duration
 from fleet.cli.outcome import Misused
 from fleet.cli.output import Form, Output
 from fleet.cli.request_file import read_request, size_gib, size_mib
@@ -56,10 +57,12 @@ class Asked:
         str | None, typer.Option(metavar="FILE|JSON", help="Rules over labels of nodes and tags of neighbours")
     ] = None
     strategy: Annotated[str | None, typer.Option(help="How the nodes that fit are ordered")] = None
-    sleep_after: Annotated[int | None, typer.Option(metavar="SECONDS", help="Sleep when idle for so long")] = None
-    wait_for_capacity: Annotated[int | None, typer.Option(metavar="SECONDS", help="Wait for room so long" + LATER)] = (
-        None
-    )
+    sleep_after: Annotated[
+        int | None, typer.Option(parser=duration, metavar="DURATION", help="Sleep when idle for so long: 30min, 2h")
+    ] = None
+    wait_for_capacity: Annotated[
+        int | None, typer.Option(parser=duration, metavar="DURATION", help="Wait for room so long" + LATER)
+    ] = None
 
 
 def ask_for(command: Callable[..., R]) -> Callable[..., R]:

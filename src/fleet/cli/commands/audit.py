@@ -10,9 +10,9 @@ import typer
 
 from fleet.cli.commands.asking import shell_of
 from fleet.cli.commands.settings import database_of
-from fleet.cli.durations import seconds_of
 from fleet.cli.outcome import Misused
 from fleet.cli.output import plain
+from fleet.cli.told_events import Since, Until
 from fleet.model.moment import iso
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def audit(
     ] = None,
     message: Annotated[str | None, typer.Option(help="Only this message; 'node *': beginning so")] = None,
     level: Annotated[str | None, typer.Option(help="info, warning or error")] = None,
-    since: Annotated[str | None, typer.Option(metavar="DURATION", help="At most so old: 30d, 12h")] = None,
-    until: Annotated[str | None, typer.Option(metavar="DURATION", help="At least so old")] = None,
+    since: Since = None,
+    until: Until = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many, youngest first")] = 100,
     every: Annotated[bool, typer.Option("--all", help="Also what nobody did: states, corrections, placings")] = False,
     config: Annotated[Path | None, typer.Option(help="The configuration file; default /etc/sf/config")] = None,
@@ -59,8 +59,8 @@ def audit(
         level=level or "",
         by=by or "",
         has_by=not every,
-        since_seconds=_seconds("--since", since),
-        until_seconds=_seconds("--until", until),
+        since_seconds=since,
+        until_seconds=until,
     )
     output = shell_of(ctx).output
     with database_of(config) as database:
@@ -85,18 +85,6 @@ def _youngest(database: Database, wanted: Filter, most: int) -> Iterator[EventVi
         left, cursor = left - len(page.events), page.next_cursor
         if cursor is None:
             return
-
-
-def _seconds(flag: str, text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        found = seconds_of(text)
-    except ValueError as fault:
-        raise Misused(f"{flag}: {fault}") from None
-    if found < 0:
-        raise Misused(f"{flag} {text}: events lie in the past; write how long ago")
-    return found
 
 
 def _shown(event: EventView) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Final, Self
 import typer
 
 from fleet.cli.commands.asking import Asked, amounts_of, shell_of
-from fleet.cli.durations import seconds_of
+from fleet.cli.durations import duration
 from fleet.cli.outcome import Misused, Refused
 from fleet.cli.output import Form, Output
 from fleet.cli.session import Shell, segment
-from fleet.cli.told_events import tell, youngest_events
+from fleet.cli.told_events import Level, Message, Since, Until, chosen, tell, youngest_events
 
 app = typer.Typer(help="Capacity that the cluster keeps for a namespace (admin only).", no_args_is_help=True)
 
@@ -42,9 +42,9 @@ Uuid = Annotated[str, typer.Argument(help="The claim's uuid")]
 Active = Annotated[str | None, typer.Argument(help="The claim's uuid; left out: the one that is active")]
 Memory = Annotated[str, typer.Option(help="MiB, or a size such as '32 GB'")]
 Disk = Annotated[str, typer.Option(help="GiB, or a size such as '500 GB'")]
-ExpiresIn = Annotated[
-    str, typer.Option(metavar="DURATION", help="Covers for so long from now: 30d, 12h, 1d12h, or seconds")
-]
+EXPIRES_IN: Final = typer.Option(
+    parser=duration, metavar="DURATION", help="Covers for so long from now: 30d, 12h, 1d12h, or seconds"
+)
 
 
 @app.command()
@@ -55,7 +55,7 @@ def create(
     cpus: Annotated[int, typer.Option(help="vCPUs")],
     memory: Memory,
     disk: Disk,
-    expires_in: ExpiresIn,
+    expires_in: Annotated[int, EXPIRES_IN],
 ) -> None:
     """Reserve capacity for a namespace; what it uses already is the claim's from then on."""
     shell = shell_of(ctx)
@@ -95,9 +95,7 @@ def update(
     cpus: Annotated[int | None, typer.Option(help="vCPUs")] = None,
     memory: Annotated[str | None, typer.Option(help="MiB, or a size such as '32 GB'")] = None,
     disk: Annotated[str | None, typer.Option(help="GiB, or a size such as '500 GB'")] = None,
-    expires_in: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Covers for so long from now: 30d, 12h, 1d12h, or seconds")
-    ] = None,
+    expires_in: Annotated[int | None, EXPIRES_IN] = None,
 ) -> None:
     """Grow, shrink or prolong a claim: only what is given changes, all of it or nothing."""
     shell = shell_of(ctx)
@@ -120,12 +118,24 @@ def delete(ctx: typer.Context, namespace: Namespace, uuid: Uuid) -> None:
 
 
 @app.command()
-def events(ctx: typer.Context, namespace: Namespace, uuid: Active = None) -> None:
+def events(
+    ctx: typer.Context,
+    namespace: Namespace,
+    uuid: Active = None,
+    *,
+    level: Level = None,
+    message: Message = None,
+    since: Since = None,
+    until: Until = None,
+) -> None:
     """Show what happened to a claim, oldest first; a deleted claim's end is in `fleet namespace events`."""
     shell = shell_of(ctx)
     with _Told(shell, namespace, uuid):
         of = uuid or str(_active(shell, namespace)["uuid"])
-        tell(shell.output, youngest_events(shell, f"{_path(namespace, of)}/events"))
+        tell(
+            shell.output,
+            youngest_events(shell, f"{_path(namespace, of)}/events", **chosen(level, message, since, until)),
+        )
 
 
 @app.command()
@@ -155,15 +165,12 @@ def _path(namespace: str, uuid: str = "") -> str:
     return f"/auth/namespaces/{segment(namespace)}/claims" + (f"/{segment(uuid)}" if uuid else "")
 
 
-def _body(cpus: int | None, memory: str | None, disk: str | None, expires_in: str | None) -> dict[str, int]:
+def _body(cpus: int | None, memory: str | None, disk: str | None, expires_in: int | None) -> dict[str, int]:
     """Return what was given, under the names of a body; the service judges the amounts."""
     amounts = amounts_of(Asked(cpus=cpus, memory=memory, disk=disk))
     body = {f"limit_{name}": value for name, value in amounts.items() if value is not None}
     if expires_in is not None:
-        try:
-            body["expires_in_seconds"] = seconds_of(expires_in)
-        except ValueError as fault:
-            raise Misused(f"--expires-in: {fault}") from None
+        body["expires_in_seconds"] = expires_in
     return body
 
 

@@ -13,7 +13,7 @@ from fleet.cli.commands.asking import Asked, ask_for, body_of, shell_of, show_de
 from fleet.cli.outcome import Misused, Refused
 from fleet.cli.output import console
 from fleet.cli.session import Shell
-from fleet.cli.told_events import tell, youngest_events
+from fleet.cli.told_events import Level, Message, Since, Until, chosen, tell, youngest_events
 
 app = typer.Typer(help="Create, look at and delete instances.", no_args_is_help=True)
 
@@ -87,22 +87,30 @@ def show(ctx: typer.Context, uuid: Uuid) -> None:
 def events(
     ctx: typer.Context,
     uuid: Uuid,
+    *,
     why: Annotated[
         bool, typer.Option("--why", help="Only the answer: was affinity ignored, or was there no choice?")
     ] = False,
     expected: Annotated[
         str | None, typer.Option(metavar="NODE", help="With --why: the node that you expected it on")
     ] = None,
+    level: Level = None,
+    message: Message = None,
+    since: Since = None,
+    until: Until = None,
 ) -> None:
     """Show what happened to an instance, oldest first, each stage of its placings included; --json has all figures."""
     shell = shell_of(ctx)
     path = f"/instances/{uuid_of(uuid, 'instance')}"
+    wanted = chosen(level, message, since, until)
+    if why and wanted:
+        raise Misused("--why goes with no choice of events", f"fleet instance events {uuid} --why")
     if why:
         _tell_why(shell, path, expected)
         return
     if expected is not None:
         raise Misused("--expected goes with --why", f"fleet instance events {uuid} --why --expected {expected}")
-    tell(shell.output, youngest_events(shell, f"{path}/events"))
+    tell(shell.output, youngest_events(shell, f"{path}/events", **wanted))
 
 
 def _tell_why(shell: Shell, path: str, expected: str | None) -> None:

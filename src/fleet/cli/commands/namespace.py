@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from fleet.cli.commands.asking import shell_of
+from fleet.cli.durations import duration
 from fleet.cli.session import segment
-from fleet.cli.told_events import youngest_events
+from fleet.cli.told_events import Level, Message, Since, Until, chosen, tell, youngest_events
 
 app = typer.Typer(help="Namespaces own instances; `system` is the admin.", no_args_is_help=True)
 keys = typer.Typer(help="Keys of a namespace; each buys tokens.", no_args_is_help=True)
@@ -47,11 +48,19 @@ def delete(ctx: typer.Context, name: Name) -> None:
 
 
 @app.command()
-def events(ctx: typer.Context, name: Name) -> None:
+def events(
+    ctx: typer.Context,
+    name: Name,
+    *,
+    level: Level = None,
+    message: Message = None,
+    since: Since = None,
+    until: Until = None,
+) -> None:
     """Show what happened to a namespace, oldest first."""
     shell = shell_of(ctx)
-    found = youngest_events(shell, f"/auth/namespaces/{segment(name)}/events")
-    shell.output.listing(found, ("at", "level", "message", "payload"), title="events")
+    path, wanted = f"/auth/namespaces/{segment(name)}/events", chosen(level, message, since, until)
+    tell(shell.output, youngest_events(shell, path, **wanted))
 
 
 @keys.command("list")
@@ -68,7 +77,7 @@ def create_key(
     namespace: Name,
     name: KeyName,
     expires_in: Annotated[
-        int | None, typer.Option(min=1, metavar="SECONDS", help="Ends by itself after so many seconds")
+        int | None, typer.Option(parser=duration, metavar="DURATION", help="Ends by itself after so long: 90d, 12h")
     ] = None,
 ) -> None:
     """Make a key; its secret is shown this once."""
@@ -84,16 +93,18 @@ def rotate_key(
     name: KeyName,
     *,
     grace: Annotated[
-        int, typer.Option(min=0, metavar="SECONDS", help="How long the former secret is good as well")
-    ] = 0,
+        int | None,
+        typer.Option(parser=duration, metavar="DURATION", help="How long the former secret is good as well: 1h"),
+    ] = None,
     expires_in: Annotated[
         int | None,
-        typer.Option(min=1, metavar="SECONDS", help="Ends by itself after so many seconds; left out: as before"),
+        typer.Option(parser=duration, metavar="DURATION", help="Ends by itself after so long; left out: as before"),
     ] = None,
 ) -> None:
     """Give a key a new secret, shown this once; without a grace the former one stops working everywhere."""
     shell = shell_of(ctx)
-    body = {"grace_seconds": grace} | ({} if expires_in is None else {"expires_in_seconds": expires_in})
+    given = {"grace_seconds": grace, "expires_in_seconds": expires_in}
+    body = {name: value for name, value in given.items() if value is not None}
     shell.output.record(shell.create(f"/auth/namespaces/{segment(namespace)}/keys/{segment(name)}/rotate", body))
 
 

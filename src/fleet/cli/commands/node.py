@@ -154,8 +154,7 @@ def events(
     if scheduling:
         tell(shell.output, youngest_events(shell, path, most=SCHEDULING_MAX, scheduling=True, **wanted))
         return
-    found = youngest_events(shell, path, **wanted)
-    shell.output.listing(found, ("at", "level", "message", "payload"), title="events")
+    tell(shell.output, youngest_events(shell, path, **wanted))
 
 
 @app.command()
