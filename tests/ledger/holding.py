@@ -35,11 +35,16 @@ def open_transaction(db: Database) -> Iterator[Connection]:
             raise
 
 
-def somebody_waits(db: Database) -> bool:
-    """Whether a transaction waits for a lock, looked at no more often than the server looks itself."""
+def waiting(db: Database) -> int:
+    """How many transactions wait for a lock, looked at no more often than the server looks itself."""
     time.sleep(LOOK_SECONDS)
     with db.read() as conn:
-        return bool(WAITING.run(conn).scalar_one())
+        return int(WAITING.run(conn).scalar_one())
+
+
+def somebody_waits(db: Database) -> bool:
+    """Whether a transaction waits for a lock."""
+    return waiting(db) > 0
 
 
 class Other:
