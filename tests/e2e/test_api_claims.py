@@ -379,6 +379,17 @@ def test_a_claims_life_is_told_on_its_own_timeline_and_on_its_namespaces(served:
     assert of_namespace[3][1]["limit_cpus"] == 5
 
 
+def test_a_claim_that_is_prolonged_or_cut_short_is_told_with_its_former_end_and_its_new_one(admin: As, ns: str) -> None:
+    made = claimed(admin, ns)
+    one = path(ns, made["uuid"])
+    changed = admin.put(one, {"expires_in_seconds": 60}).json()
+
+    (_, (_, change)) = messages(admin, one)
+
+    assert change["old"] == {"expires_at": made["expires_at"]}
+    assert change["new"] == {"expires_at": changed["expires_at"]}
+
+
 def test_a_placement_over_the_claim_is_told_on_the_instance_and_on_the_namespace(admin: As, ns: str) -> None:
     claimed(admin, ns, limit_cpus=3)
     place(admin, ns)

@@ -23,6 +23,7 @@ from fleet.ledger.claims import BY_CLUSTER, amounts_of, binds_of, overdrawn
 from fleet.ledger.database import Database, Sql, SqlOfLists, Trouble, trouble
 from fleet.ledger.idempotency import Keyed
 from fleet.model.errors import BrokenPromise, ClaimDeleteFailed, DatabaseUnavailable
+from fleet.model.moment import iso
 from fleet.model.resources import CLUSTER_DIMENSIONS, Amounts, DimensionFigure
 
 CHARGES_AT_ONCE = 500
@@ -289,6 +290,9 @@ def _record_change(conn: Connection, before: RowMapping, after: RowMapping, seco
     if not names and seconds is None:
         return
     old, new = ({name: row[name] for name in names} for row in (before, after))
+    if seconds is not None:
+        # How long from now was said, so only the two moments tell by how much a claim was prolonged or cut short.
+        old["expires_at"], new["expires_at"] = iso(before["expires_at"]), iso(after["expires_at"])
     payload = {"claim": after["uuid"], "old": old, "new": new, "expires_in_seconds": seconds}
     for kind, name in (("claim", after["uuid"]), ("namespace", after["namespace"])):
         events.record(conn, kind, name, "namespace claim changed", payload, by=by)
