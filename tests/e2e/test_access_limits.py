@@ -137,6 +137,7 @@ def test_behind_a_trusted_proxy_each_caller_has_its_own_budget(behind_a_proxy: S
         ("10.0.0.1", ["10.0.0.2, 10.0.0.3"], "10.0.0.2"),
         ("10.0.0.1", ["192.0.2.1, nonsense"], "nonsense"),
         ("", ["192.0.2.1"], ""),
+        ("::ffff:10.0.0.1", ["192.0.2.1, ::ffff:10.0.0.2"], "192.0.2.1"),
     ],
 )
 def test_a_forwarded_address_is_read_from_the_trusted_end(peer: str, forwarded: list[str], caller: str) -> None:

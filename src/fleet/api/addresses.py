@@ -40,4 +40,7 @@ class TrustedProxies:
             known = ipaddress.ip_address(address)
         except ValueError:
             return False
+        if isinstance(known, ipaddress.IPv6Address) and known.ipv4_mapped is not None:
+            # A socket that listens for both families names an IPv4 peer so.
+            known = known.ipv4_mapped
         return any(known in network for network in self.networks)
