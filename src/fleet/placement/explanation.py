@@ -5,6 +5,7 @@ Everything is read again from the figures of the decision's own view, so a sente
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
