@@ -311,6 +311,12 @@ BAD_PLACES: tuple[tuple[str, str, str], ...] = (
     ("GET", "/instances?namespce=a", "namespce"),
     ("GET", "/nodes?limit=0", "limit"),
     ("GET", "/nodes?cursor=" + "x" * 500, "cursor"),
+    ("GET", "/nodes?cursor=%00", "cursor"),
+    ("GET", "/nodes?cursor=", "cursor"),
+    ("GET", "/auth/namespaces?cursor=a%20b", "cursor"),
+    ("GET", "/auth/namespaces/bodies/keys?cursor=%F0%9F%98%80", "cursor"),
+    ("GET", "/auth/namespaces/bodies/events?cursor=x", "cursor"),
+    ("GET", "/nodes/bodies/events?scheduling=true&cursor=1", "cursor"),
     ("GET", "/decisions?outcome=%00", "outcome"),
     ("GET", "/decisions?outcome=foo", "outcome"),
     ("GET", "/decisions?instance=x", "instance"),
@@ -329,6 +335,21 @@ def test_a_bad_path_or_query_value_is_a_400_that_names_it(
     admin: As, places: dict[str, str], method: str, path: str, field: str
 ) -> None:
     assert_problem(admin.call(method, path), 400, "invalid_request", field)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("SCHEDULER_TARGET_LOAD", None, "value: must be a text, a number, true or false, not null"),
+        ("SCHEDULER_TARGET_LOAD", ["1"], "value: must be a text, a number, true or false, not a list"),
+        ("NO-KEY", "1", "key: is not a key of the configuration: those are letters, digits and '_'"),
+    ],
+)
+def test_what_is_wrong_with_a_setting_is_said_once_and_in_words(admin: As, key: str, value: Any, sentence: str) -> None:
+    document = assert_problem(admin.put(f"/admin/config/{key}", {"value": value}), 400, "invalid_request")
+
+    assert document["detail"] == sentence
+    assert len(document["errors"]) == 1
 
 
 def test_unknown_paths_and_methods_are_problem_documents(admin: As) -> None:

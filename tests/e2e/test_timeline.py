@@ -264,8 +264,7 @@ def test_every_timeline_is_narrowed_down_and_told_in_the_same_way(
             day, *lines = fleet(*words).out.splitlines()
             assert re.fullmatch(r"\d{4}-\d\d-\d\d \(UTC\)", day), words
             assert len(lines) == len(fleet(*words, "--since", "1h", "--json").json["items"]) > 0
-        for words in (("instance", uuid), ("node", node), ("namespace", name), ("claim", name)):
-            noun, of = words
+        for noun, of in (("instance", uuid), ("node", node), ("namespace", name), ("claim", name)):
             first = fleet(noun, "events", of, "--json").json["items"][0]["message"]
             chosen = fleet(noun, "events", of, "--message", f"{first[:4]}*", "--level", "info", "--json").json["items"]
             assert first in {event["message"] for event in chosen}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.api.answers import iso, number, position
+from fleet.api.answers import iso, name_after, number, position
 from fleet.api.bodies import NESTING_MAX, parse
 from fleet.api.problems import BodyProblem
 from fleet.model.errors import InvalidRequest
@@ -100,5 +100,6 @@ def test_cursors_are_read_back() -> None:
     assert position(f"17.{uuid}") == (17, uuid)
     assert position(None) is None
     assert number("42") == 42
+    assert (name_after("node-1"), name_after(None)) == ("node-1", "")
     with pytest.raises(InvalidRequest):
         number("４２")

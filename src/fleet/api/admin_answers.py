@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+import re
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from fleet.api.schemas import EventAnswer
+from fleet.model.findings import kind_of
+
+_KEY: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
 
 
 class ResourceTotals(BaseModel):
@@ -177,9 +183,24 @@ class ConfigAnswer(BaseModel):
     updated_by: str | None
 
 
+def key_name(text: str) -> str:
+    """Return what may be a key's name at all; which keys there are, the configuration itself says."""
+    if _KEY.fullmatch(text) is None:
+        raise ValueError("is not a key of the configuration: those are letters, digits and '_'")
+    return text
+
+
 class ConfigBody(BaseModel):
     """The body of `PUT /admin/config/{key}`; numbers and booleans mean their text."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
     value: str | bool | int | float = Field(json_schema_extra={"maxLength": 1000})
+
+    @field_validator("value", mode="before")
+    @classmethod
+    def _plain(cls, value: Any) -> Any:
+        """Say once what is wrong with it: not once for each type that it could have."""
+        if isinstance(value, str | bool | int | float):
+            return value
+        raise ValueError(f"must be a text, a number, true or false, not {kind_of(value)}")

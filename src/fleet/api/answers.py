@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from fleet.model.errors import InvalidRequest
 from fleet.model.moment import iso
+from fleet.model.request import is_name
 
 LIMIT_DEFAULT: Final = 100
 LIMIT_MAX: Final = 1000
@@ -21,7 +22,18 @@ _DECISION_PART: Final = re.compile(r"(\d{1,18})\.([0-9a-f-]{36})\.(\d{1,6})", re
 _NUMBER: Final = re.compile(r"\d{1,18}", re.ASCII)
 
 T = TypeVar("T")
-__all__ = ["LIMIT_DEFAULT", "LIMIT_MAX", "answer", "iso", "number", "page", "place", "position"]
+__all__ = [
+    "LIMIT_DEFAULT",
+    "LIMIT_MAX",
+    "answer",
+    "decision_part",
+    "iso",
+    "name_after",
+    "number",
+    "page",
+    "place",
+    "position",
+]
 
 
 def answer(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -41,43 +53,49 @@ def page(
 
 def position(cursor: str | None) -> tuple[int, str] | None:
     """Return the `(time, uuid)` that a cursor of a listing by age names."""
-    if cursor is None:
-        return None
-    found = _POSITION.fullmatch(cursor)
-    if found is None:
-        raise _bad_cursor()
-    return int(found[1]), found[2]
+    found = _read(_POSITION, cursor)
+    return None if found is None else (int(found[1]), found[2])
+
+
+def name_after(cursor: str | None) -> str:
+    """Return the name that a cursor of a listing by name names; empty: from the first."""
+    if cursor is not None and not is_name(cursor):
+        raise _not_of_this_list()
+    return cursor or ""
 
 
 def number(cursor: str | None) -> int | None:
     """Return the number that a cursor of a listing by number names."""
-    if cursor is None:
-        return None
-    if not _NUMBER.fullmatch(cursor):
-        raise _bad_cursor()
-    return int(cursor)
+    found = _read(_NUMBER, cursor)
+    return None if found is None else int(found[0])
 
 
 def place(cursor: str | None) -> tuple[int, int] | None:
     """Return the `(row, part)` that a cursor of a timeline names; a number alone is the row itself."""
-    if cursor is None:
-        return None
-    found = _PLACE.fullmatch(cursor)
-    if found is None:
-        raise _bad_cursor()
-    return int(found[1]), int(found[2] or 0)
+    found = _read(_PLACE, cursor)
+    return None if found is None else (int(found[1]), int(found[2] or 0))
 
 
 def decision_part(cursor: str | None) -> tuple[int, str, int] | None:
     """Return the `(time, decision, part)` that a cursor of a node's schedule events names."""
+    found = _read(_DECISION_PART, cursor)
+    return None if found is None else (int(found[1]), found[2], int(found[3]))
+
+
+def _read(form: re.Pattern[str], cursor: str | None) -> re.Match[str] | None:
+    """Return the parts of a cursor; None: the first page is asked for.
+
+    Raises:
+        InvalidRequest: it is no cursor of this list.
+    """
     if cursor is None:
         return None
-    found = _DECISION_PART.fullmatch(cursor)
+    found = form.fullmatch(cursor)
     if found is None:
-        raise _bad_cursor()
-    return int(found[1]), found[2], int(found[3])
+        raise _not_of_this_list()
+    return found
 
 
-def _bad_cursor() -> InvalidRequest:
+def _not_of_this_list() -> InvalidRequest:
     message = "is not a cursor of this list; take `next_cursor` of the page before as it is"
     return InvalidRequest(f"cursor: {message}", errors=[{"field": "cursor", "message": message}])

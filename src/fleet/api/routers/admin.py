@@ -6,9 +6,17 @@ from dataclasses import asdict, replace
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query
+from pydantic import AfterValidator
 from starlette.responses import Response
 
-from fleet.api.admin_answers import AuditEventAnswer, ClusterCapacityAnswer, ConfigAnswer, ConfigBody, ResourcesAnswer
+from fleet.api.admin_answers import (
+    AuditEventAnswer,
+    ClusterCapacityAnswer,
+    ConfigAnswer,
+    ConfigBody,
+    ResourcesAnswer,
+    key_name,
+)
 from fleet.api.answers import LIMIT_DEFAULT, answer
 from fleet.api.bodies import StrictRoute
 from fleet.api.dependencies import AdminDep, CursorQuery, LimitQuery, ServicesDep
@@ -20,7 +28,7 @@ from fleet.services.saved_snapshot import with_instances
 
 router = APIRouter(prefix="/admin", route_class=StrictRoute, tags=["admin"])
 ObjectType = Literal["instance", "node", "namespace", "claim", "cluster"]
-KeyPath = Annotated[str, Path(max_length=64, pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
+KeyPath = Annotated[str, AfterValidator(key_name), Path(max_length=64)]
 
 
 @router.get("/resources", responses=documented(403, success=ResourcesAnswer), response_model=None)
@@ -55,13 +63,13 @@ def list_config(*, services: ServicesDep, caller: AdminDep) -> Response:
     return answer({"items": items, "next_cursor": None})
 
 
-@router.get("/config/{key}", responses=documented(403, 404, success=ConfigAnswer), response_model=None)
+@router.get("/config/{key}", responses=documented(403, success=ConfigAnswer), response_model=None)
 def show_config(*, services: ServicesDep, caller: AdminDep, key: KeyPath) -> Response:
     """One key; a node-local one is told where it belongs."""
     return answer(cluster_config.shown(cluster_config.get(services.database, key)))
 
 
-@router.put("/config/{key}", responses=documented(403, 404, success=ConfigAnswer), response_model=None)
+@router.put("/config/{key}", responses=documented(403, success=ConfigAnswer), response_model=None)
 def put_config(*, services: ServicesDep, caller: AdminDep, key: KeyPath, body: ConfigBody) -> Response:
     """Set one key. All processes follow within `SCHEDULER_CACHE_TIMEOUT` seconds, this one at once."""
     text = str(body.value).lower() if isinstance(body.value, bool) else str(body.value)
@@ -70,7 +78,7 @@ def put_config(*, services: ServicesDep, caller: AdminDep, key: KeyPath, body: C
     return answer(cluster_config.shown(entry))
 
 
-@router.delete("/config/{key}", responses=documented(403, 404, success=ConfigAnswer), response_model=None)
+@router.delete("/config/{key}", responses=documented(403, success=ConfigAnswer), response_model=None)
 def reset_config(*, services: ServicesDep, caller: AdminDep, key: KeyPath) -> Response:
     """Let one key have its default again; the answer is the key as it is now."""
     entry = cluster_config.reset(services.database, key, by=caller.by)

@@ -11,7 +11,7 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from fleet.api.answers import LIMIT_DEFAULT, answer, iso, page
+from fleet.api.answers import LIMIT_DEFAULT, answer, iso, name_after, page
 from fleet.api.bodies import StrictRoute
 from fleet.api.dependencies import (
     AdminDep,
@@ -87,7 +87,7 @@ def list_namespaces(
     *, services: ServicesDep, caller: CallerDep, limit: LimitQuery = LIMIT_DEFAULT, cursor: CursorQuery = None
 ) -> Response:
     """The namespaces the caller may see: all for the admin, else the own one."""
-    found = namespaces.listing(services.database, caller, limit + 1, cursor or "")
+    found = namespaces.listing(services.database, caller, limit + 1, name_after(cursor))
     return page(found, limit, show, lambda view: view.name)
 
 
@@ -126,7 +126,7 @@ def list_keys(
     cursor: CursorQuery = None,
 ) -> Response:
     """A namespace's keys, without their secrets."""
-    found = namespaces.keys(services.database, caller, namespace, limit + 1, cursor or "")
+    found = namespaces.keys(services.database, caller, namespace, limit + 1, name_after(cursor))
     return page(found, limit, show_key, lambda view: view.name)
 
 

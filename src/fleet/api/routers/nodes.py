@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from fleet.api.answers import LIMIT_DEFAULT, answer, iso, page
+from fleet.api.answers import LIMIT_DEFAULT, answer, iso, name_after, page
 from fleet.api.bodies import StrictRoute
 from fleet.api.dependencies import AdminDep, CursorQuery, LimitQuery, NamePath, NodeOrAdminDep, RetryKeyDep, ServicesDep
 from fleet.api.routers.events import FilterDep, NewestFirstQuery, SchedulingQuery, events_page, scheduling_page
@@ -90,7 +90,7 @@ def list_nodes(
     *, services: ServicesDep, caller: AdminDep, limit: LimitQuery = LIMIT_DEFAULT, cursor: CursorQuery = None
 ) -> Response:
     """Registered nodes by name, with their last sample and their ledger row."""
-    found = ledger_nodes.listing(services.database, limit + 1, cursor or "")
+    found = ledger_nodes.listing(services.database, limit + 1, name_after(cursor))
     return page(found, limit, show, lambda node: node.name)
 
 
