@@ -9,9 +9,10 @@ from starlette.responses import Response
 
 from fleet.api.answers import LIMIT_DEFAULT, answer, iso, page, position
 from fleet.api.bodies import StrictRoute
+from fleet.api.claim_answers import ClaimAnswer, ClaimBody, ClaimFields
 from fleet.api.dependencies import AdminDep, CursorQuery, LimitQuery, RetryKeyDep, ServicesDep
 from fleet.api.routers.events import FilterDep, NewestFirstQuery, events_page
-from fleet.api.schemas import SIZES, ClaimAnswer, ClaimBody, ClaimFields, EventAnswer, Page, documented
+from fleet.api.schemas import SIZES, EventAnswer, Page, documented
 from fleet.ledger.claim_views import ClaimView
 from fleet.model.resources import Amounts
 from fleet.services import claims

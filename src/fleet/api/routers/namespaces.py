@@ -24,14 +24,21 @@ from fleet.api.dependencies import (
     revoking,
 )
 from fleet.api.routers.events import FilterDep, NewestFirstQuery, events_page
-from fleet.api.schemas import EventAnswer, KeyAnswer, NamespaceAnswer, NewKeyAnswer, Page, documented
+from fleet.api.schemas import (
+    LIFETIME_SECONDS_MAX,
+    EventAnswer,
+    KeyAnswer,
+    NamespaceAnswer,
+    NewKeyAnswer,
+    Page,
+    documented,
+)
 from fleet.ledger.namespaces import KeyView, NamespaceView
 from fleet.model.request import Name
 from fleet.services import namespaces
 from fleet.services.namespaces import Lifetime
 
 router = APIRouter(prefix="/auth/namespaces", route_class=StrictRoute, tags=["namespaces"])
-LIFETIME_SECONDS_MAX = 10 * 366 * 86_400
 GRACE_SECONDS_MAX = 30 * 86_400
 
 
