@@ -23,12 +23,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from fleet.ledger import events, gpus, held, locked_rules, payer, refusal, release, totals
+from fleet.ledger import events, gpus, held, locked_rules, node_rows, payer, refusal, release, totals
 from fleet.ledger.ask import Ask
 from fleet.ledger.database import (
     LOCK_WAIT_TIMEOUT,
@@ -66,6 +66,8 @@ class Rows:
 
 
 NO_ROWS = Rows()
+
+UNGUARDED: Final = "instance placed without capacity guard"
 
 
 class _GuardRefused(Exception):
@@ -152,8 +154,6 @@ CHARGE_STANDS = Sql("""
     SELECT node_id FROM charges WHERE instance_uuid = :instance_uuid AND role = :role {for_update}
 """)
 
-NODE_NAME = Sql("SELECT name FROM nodes WHERE id = :node_id")
-
 IS_UNCOUNTED = Sql("SELECT node_id FROM scheduler_node_capacity WHERE counted = 0 AND node_id = :node_id")
 
 
@@ -212,7 +212,9 @@ def _admit(conn: Connection, ask: Ask, rows: Rows) -> Admitted:
             named = payer.recorded(conn, ask) if ask.incoming else named
             pays, over_claim = _charge_payer(conn, ask, params, named, cluster_guard)
     _correct_totals(conn, ask, params, change)
-    _record_exceptions(conn, ask, over_claim, unguarded=unguarded)
+    if unguarded and ask.enforce:
+        named_node = {"node": node_rows.name_of(conn, ask.node_id)}
+        events.record(conn, "instance", ask.instance_uuid, UNGUARDED, named_node, level="warning")
     return Admitted(ask.node_id, pays, over_claim, unguarded=unguarded, gpu_uuids=taken.uuids)
 
 
@@ -221,24 +223,6 @@ def _write(conn: Connection, rows: Rows) -> None:
     batch = Batch(conn)
     rows.new(batch)
     batch.send()
-
-
-def _record_exceptions(conn: Connection, ask: Ask, over_claim: tuple[DimensionFigure, ...], *, unguarded: bool) -> None:
-    """Record what an operator must be able to find: an overdrawn claim, an admission that no guard judged."""
-    if over_claim:
-        dimensions = [figure.as_dict() for figure in over_claim]
-        payload = {"node": _node_name(conn, ask), "namespace": ask.namespace, "claim_dimensions": dimensions}
-        message = "placement admitted over namespace capacity claim"
-        events.record(conn, "instance", ask.instance_uuid, message, payload, level="warning")
-        about = {**payload, "instance": ask.instance_uuid}
-        events.record(conn, "namespace", ask.namespace, message, about, level="warning")
-    if unguarded and ask.enforce:
-        message = "instance placed without capacity guard"
-        events.record(conn, "instance", ask.instance_uuid, message, {"node": _node_name(conn, ask)}, level="warning")
-
-
-def _node_name(conn: Connection, ask: Ask) -> str:
-    return str(NODE_NAME.run(conn, node_id=ask.node_id).scalar_one())
 
 
 def _parameters(ask: Ask) -> dict[str, Any]:

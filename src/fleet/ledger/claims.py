@@ -8,6 +8,7 @@ claims" and "Overage".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, RowMapping
@@ -97,11 +98,18 @@ class NotCovering:
 
 
 def charge(
-    conn: Connection, uuid: str, amounts: Amounts, *, hard: bool, unjudged: int = -1
+    conn: Connection,
+    uuid: str,
+    amounts: Amounts,
+    *,
+    hard: bool,
+    unjudged: int = -1,
+    on_over: Callable[[tuple[DimensionFigure, ...]], None] = lambda _over: None,
 ) -> Charged | Exceeded | NotCovering:
     """Charge `amounts` to the claim under its row lock, and what that adds to the cluster's overage.
 
-    Under hard enforcement an amount up to `unjudged` is not compared with its limit.
+    Under hard enforcement an amount up to `unjudged` is not compared with its limit. `on_over` writes what is to be
+    kept of a claim that stands above its limits now: before the cluster's row is held, which everybody waits for.
     """
     binds: dict[str, str | int] = {"uuid": uuid, "unjudged": unjudged}
     binds |= {name: getattr(amounts, name) for name in CLUSTER_DIMENSIONS}
@@ -110,7 +118,6 @@ def charge(
         covers = hard and COVERS.run(conn, uuid=uuid).first() is not None
         return Exceeded() if covers else NotCovering()
     row = READ.run(conn, uuid=uuid).mappings().one()
-    _apply_overage(conn, row, before=-amounts, after=Amounts())
     figures = [
         DimensionFigure.of(
             name,
@@ -120,7 +127,11 @@ def charge(
         )
         for name in CLUSTER_DIMENSIONS
     ]
-    return Charged(tuple(figure for figure in figures if figure.exceeded))
+    over = tuple(figure for figure in figures if figure.exceeded)
+    if over:
+        on_over(over)
+    _apply_overage(conn, row, before=-amounts, after=Amounts())
+    return Charged(over)
 
 
 def credit(conn: Connection, uuid: str, amounts: Amounts) -> list[tuple[str, int]] | None:
@@ -128,7 +139,7 @@ def credit(conn: Connection, uuid: str, amounts: Amounts) -> list[tuple[str, int
 
     Counters that held less are floored; they are returned with the missing amounts.
     """
-    row = LOCK_UNFOLDED.run(conn, uuid=uuid).mappings().first()
+    row = lock_unfolded(conn, uuid)
     if row is None:
         return None
     CREDIT.run(conn, uuid=uuid, cpus=amounts.cpus, memory_mb=amounts.memory_mb, disk_gb=amounts.disk_gb)
@@ -140,11 +151,16 @@ def credit(conn: Connection, uuid: str, amounts: Amounts) -> list[tuple[str, int
 
 def correct(conn: Connection, uuid: str, used: Amounts) -> None:
     """Set what an unfolded claim uses to the truth, and the cluster's overage with it."""
-    row = LOCK_UNFOLDED.run(conn, uuid=uuid).mappings().first()
+    row = lock_unfolded(conn, uuid)
     if row is None:
         return
     SET_USED.run(conn, uuid=uuid, cpus=used.cpus, memory_mb=used.memory_mb, disk_gb=used.disk_gb)
     _apply_overage(conn, row, before=Amounts(), after=used - amounts_of(row, "used"))
+
+
+def lock_unfolded(conn: Connection, uuid: str) -> RowMapping | None:
+    """Lock a claim's row and return it; None: it is folded or gone."""
+    return LOCK_UNFOLDED.run(conn, uuid=uuid).mappings().first()
 
 
 def pay_from_cluster(conn: Connection, instance_uuid: str) -> None:
@@ -154,14 +170,10 @@ def pay_from_cluster(conn: Connection, instance_uuid: str) -> None:
 
 def fold_expired(conn: Connection, uuid: str) -> bool:
     """Give what a claim past its end used back to the unclaimed side, if nobody did. Its charges go on naming it."""
-    row = LOCK_EXPIRED.run(conn, uuid=uuid).mappings().first()
-    if row is None:
+    ended = _fold(conn, uuid)
+    if ended is None:
         return False
-    FOLD.run(conn, uuid=uuid)
-    payload = {"claim": uuid, **_held(row)}
-    for kind, name in (("claim", uuid), ("namespace", row["namespace"])):
-        events.record(conn, kind, name, "namespace claim expired, usage folded", payload)
-    _give_back(conn, row)
+    _give_back(conn, ended)
     return True
 
 
@@ -170,7 +182,7 @@ def delete(conn: Connection, uuid: str, *, by: str, asked: str = "") -> RowMappi
 
     One past its end is folded first. `asked` is the event of the request, where somebody asked for it.
     """
-    fold_expired(conn, uuid)
+    ended = _fold(conn, uuid)
     row = LOCK.run(conn, uuid=uuid).mappings().first()
     if row is None:
         return None
@@ -179,8 +191,20 @@ def delete(conn: Connection, uuid: str, *, by: str, asked: str = "") -> RowMappi
         events.record(conn, "namespace", row["namespace"], asked, {"claim": uuid}, by=by)
     payload = {"claim": uuid, "coverage_state": row["coverage_state"], **_held(row)}
     events.record(conn, "namespace", row["namespace"], "namespace claim deleted, capacity returned", payload, by=by)
-    if not row["folded"]:
-        _give_back(conn, row)
+    if ended is not None or not row["folded"]:
+        _give_back(conn, ended or row)
+    return row
+
+
+def _fold(conn: Connection, uuid: str) -> RowMapping | None:
+    """Fold a claim past its end, and return it as it was: the caller gives back what it held, last. None: it is not."""
+    row = LOCK_EXPIRED.run(conn, uuid=uuid).mappings().first()
+    if row is None:
+        return None
+    FOLD.run(conn, uuid=uuid)
+    payload = {"claim": uuid, **_held(row)}
+    for kind, name in (("claim", uuid), ("namespace", row["namespace"])):
+        events.record(conn, kind, name, "namespace claim expired, usage folded", payload)
     return row
 
 

@@ -7,11 +7,11 @@ last that any transaction touches.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from fleet.ledger import claims, release
+from fleet.ledger import claims, events, node_rows, release
 from fleet.ledger.ask import Ask
 from fleet.ledger.database import Sql
 from fleet.model.admission import Stage
@@ -43,8 +43,10 @@ CLUSTER_GUARD = Sql(
 """
 )
 
-
 RECORDED = Sql("SELECT payer FROM charges WHERE instance_uuid = :instance_uuid AND role = 'primary' {for_update}")
+
+
+OVER_CLAIM: Final = "placement admitted over namespace capacity claim"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,14 @@ def charge(conn: Connection, ask: Ask, params: dict[str, Any], named: str | None
     params = {**params, **ask.paid.as_dict(), "unjudged": ask.unjudged_by_payer}
     if named is not None:
         hard = ask.claim_hard and ask.enforce
-        charged = claims.charge(conn, named, ask.paid, hard=hard, unjudged=ask.unjudged_by_payer)
+        charged = claims.charge(
+            conn,
+            named,
+            ask.paid,
+            hard=hard,
+            unjudged=ask.unjudged_by_payer,
+            on_over=lambda over: _record_over(conn, ask, over),
+        )
         if isinstance(charged, claims.Charged):
             return Paid(named, charged.over)
         if isinstance(charged, claims.Exceeded):
@@ -78,6 +87,18 @@ def charge(conn: Connection, ask: Ask, params: dict[str, Any], named: str | None
         # Unguarded: the promise that covered it has ended, and leaves `claimed_*` with the fold.
         CLUSTER_FORCED.run(conn, params, **ask.held.as_dict())
     return Paid(None)
+
+
+def _record_over(conn: Connection, ask: Ask, over: tuple[DimensionFigure, ...]) -> None:
+    """Record that a placement took its claim over its limits, for the instance and for who answers for the claim."""
+    payload = {
+        "node": node_rows.name_of(conn, ask.node_id),
+        "namespace": ask.namespace,
+        "claim_dimensions": [figure.as_dict() for figure in over],
+    }
+    events.record(conn, "instance", ask.instance_uuid, OVER_CLAIM, payload, level="warning")
+    about = {**payload, "instance": ask.instance_uuid}
+    events.record(conn, "namespace", ask.namespace, OVER_CLAIM, about, level="warning")
 
 
 def recorded(conn: Connection, ask: Ask) -> str | None:

@@ -43,7 +43,7 @@ SET_COUNTED = Sql("""
     UPDATE scheduler_node_capacity SET counted = :counted, generation = generation + 1, updated_at = {now}
     WHERE node_id = :node_id
 """)
-NAME = Sql("SELECT name FROM nodes WHERE id = :node_id")
+CORRECTED: Final = "capacity counter corrected"
 EXPIRED = Sql("""
     SELECT uuid FROM namespace_claims WHERE folded = 0 AND expires_at <= {now} ORDER BY uuid
 """)
@@ -154,7 +154,7 @@ def _fix(db: Database, lease: leases.Lease, row: str, fixer: Fixer) -> list[Corr
                 "new": item.new,
                 "difference": item.difference,
             }
-            events.record(conn, kind, key, "capacity counter corrected", payload, level="warning")
+            events.record(conn, kind, key, CORRECTED, payload, level="warning")
         return found
 
     return db.unit(fix)
@@ -164,7 +164,7 @@ def _timeline(conn: Connection, row: str) -> tuple[str, str]:
     """Return whose timeline a row's events belong to; a node's is kept under its name."""
     kind, _, key = row.partition(" ")
     if kind == "node":
-        return kind, str(NAME.run(conn, node_id=int(key)).scalar_one())
+        return kind, node_rows.name_of(conn, int(key)) or key
     return kind, key or "cluster"
 
 
@@ -196,7 +196,7 @@ def _gpu_fixer(node_id: int) -> Fixer:
 
 def _claim_fixer(uuid: str) -> Fixer:
     def fix(conn: Connection) -> truth.Figures:
-        if truth.lock_claim(conn, uuid) is None:
+        if claims.lock_unfolded(conn, uuid) is None:
             return {}
         figures = truth.claims(conn, uuid)[uuid]
         claims.correct(conn, uuid, Amounts(*(figures[name][1] for name in truth.CLAIM_COLUMNS)))

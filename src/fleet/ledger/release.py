@@ -21,7 +21,6 @@ from fleet.model.gpu_inventory import GpuAsk
 from fleet.model.resources import CLUSTER_DIMENSIONS, DIMENSIONS, Amounts
 
 FIND = Sql("SELECT * FROM charges WHERE instance_uuid = :instance_uuid ORDER BY id")
-NODE_NAME = Sql("SELECT name FROM nodes WHERE id = :node_id")
 LOCK = Sql("SELECT * FROM charges WHERE instance_uuid = :instance_uuid ORDER BY id {for_update}")
 DELETE_CHARGE = Sql("DELETE FROM charges WHERE id = :charge_id AND node_id = :node_id")
 CREDIT_NODE = Sql("""
@@ -132,14 +131,14 @@ def release_in(
         change += credit_node(conn, charge, nodes[charge.node_id], clamped)
     if rows is not None:
         rows(conn)
-    # Claims before the cluster, whatever pays: that is the lock order.
-    for charge in sorted(gone, key=lambda item: (item.payer is None, item.payer)):
-        clamped += credit_payer(conn, charge)
     for charge in gone:
         payload = {**_node_after(charge, nodes[charge.node_id]), **about}
         events.record(conn, "instance", instance_uuid, RELEASED, payload)
     if about and not gone:
         events.record(conn, "instance", instance_uuid, RELEASED, {"charges": 0, **about})
+    # Claims before the cluster, whatever pays: that is the lock order. Its row comes last of all that is written.
+    for charge in sorted(gone, key=lambda item: (item.payer is None, item.payer)):
+        clamped += credit_payer(conn, charge)
     totals.apply(conn, change)
     record_clamps(conn, instance_uuid, clamped)
     return Released(tuple(gone), tuple(clamped)) if gone else NothingToRelease()
@@ -161,7 +160,7 @@ def record_clamps(conn: Connection, instance_uuid: str, clamped: Sequence[tuple[
     """Record each counter that held less than what was taken from it, with what was missing."""
     for name, missing in clamped:
         kind, _, rest = name.partition(" ")
-        node = NODE_NAME.run(conn, node_id=int(rest.split()[0])).scalar() if kind == "node" else None
+        node = node_rows.name_of(conn, int(rest.split()[0])) if kind == "node" else None
         payload = {"counter": name, "node": node, "missing": missing, "released": instance_uuid}
         events.record(conn, "instance", instance_uuid, CLAMPED, payload, level="warning")
 

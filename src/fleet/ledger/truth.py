@@ -57,7 +57,6 @@ _CLAIMS = f"""
 """
 CLAIMS = Sql(_CLAIMS + " GROUP BY k.uuid ORDER BY k.uuid")
 CLAIM = Sql(_CLAIMS + " AND k.uuid = :uuid GROUP BY k.uuid")
-LOCK_CLAIM = Sql("SELECT uuid FROM namespace_claims WHERE uuid = :uuid AND folded = 0 {for_update}")
 
 
 def _sums(template: str, source: str) -> str:
@@ -108,12 +107,6 @@ def claims(conn: Connection, uuid: str | None = None) -> dict[str, Figures]:
     """Return the figures of every unfolded claim, or of one, by uuid."""
     result = CLAIMS.run(conn) if uuid is None else CLAIM.run(conn, uuid=uuid)
     return {str(row["uuid"]): _figures(row, CLAIM_COLUMNS) for row in result.mappings()}
-
-
-def lock_claim(conn: Connection, uuid: str) -> str | None:
-    """Lock an unfolded claim's row; None when it is folded or gone."""
-    row = LOCK_CLAIM.run(conn, uuid=uuid).first()
-    return None if row is None else str(row.uuid)
 
 
 def cluster(conn: Connection) -> Figures:
