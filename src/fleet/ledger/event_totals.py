@@ -11,10 +11,11 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from fleet.ledger.database import Sql, SqlOfLists
+from fleet.ledger.ground_truth import DESPITE_GUARD
+from fleet.ledger.payer import OVER_CLAIM
 
 # An event that stands on the timelines of two objects is counted once, where its instance is.
-COUNTED_AS: Final = """CASE WHEN object_type <> 'instance' AND message IN (
-    'placement admitted over namespace capacity claim', 'placement recorded despite exceeding capacity guard')
+COUNTED_AS: Final = f"""CASE WHEN object_type <> 'instance' AND message IN ('{OVER_CLAIM}', '{DESPITE_GUARD}')
     THEN '' ELSE message END"""
 
 _OLDEST = Sql("SELECT id FROM events WHERE at < {now} - :age_us ORDER BY at LIMIT :batch")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Final
 
 from sqlalchemy import Connection
 
@@ -21,6 +22,7 @@ from fleet.model.resources import DIMENSIONS, Amounts, DimensionFigure
 ROW = Sql(
     "SELECT c.*, n.name FROM scheduler_node_capacity c JOIN nodes n ON n.id = c.node_id WHERE c.node_id = :node_id"
 )
+DESPITE_GUARD: Final = "placement recorded despite exceeding capacity guard"
 SET_INSTANCE_NODE = Sql("UPDATE instances SET node_id = :node_id, updated_at = {now} WHERE uuid = :instance_uuid")
 
 
@@ -101,14 +103,12 @@ def _over(db: Database, seen: Sighting) -> tuple[DimensionFigure, ...]:
     )
     over = tuple(figure for figure in figures if figure.exceeded)
     if over:
-        message = "placement recorded despite exceeding capacity guard"
         payload = {"node": row["name"], "failing_stage": "node", "dimensions": [figure.as_dict() for figure in over]}
 
         def write(conn: Connection) -> None:
-            events.record(conn, "instance", seen.instance_uuid, message, payload, level="error")
-            events.record(
-                conn, "node", row["name"], message, {**payload, "instance": seen.instance_uuid}, level="error"
-            )
+            events.record(conn, "instance", seen.instance_uuid, DESPITE_GUARD, payload, level="error")
+            about = {**payload, "instance": seen.instance_uuid}
+            events.record(conn, "node", row["name"], DESPITE_GUARD, about, level="error")
 
         db.unit(write)
     return over

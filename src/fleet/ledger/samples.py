@@ -216,6 +216,7 @@ def _refresh_gpus(conn: Connection, node: RowMapping, sample: SampleIn) -> Sampl
     return replace(sample, failed={**sample.failed, GPUS: "; ".join(reasons)[:REASON_CHARACTERS_MAX]})
 
 
+RESERVATION_CLAMPED = "reservation clamped"
 STALE_METRICS = "stale metrics from database for node"
 EMPTY_METRICS = "empty metrics from database for node"
 REFRESH_FAILED = "refreshing metrics for node failed"
@@ -238,7 +239,7 @@ def _record_news(conn: Connection, node: RowMapping, sample: SampleIn) -> None:
         payload = {
             name.removesuffix("_clamped"): sample.metrics.get(name.removesuffix("_clamped")) for name in now - was
         }
-        events.record(conn, "node", node["name"], "reservation clamped", payload, level="warning")
+        events.record(conn, "node", node["name"], RESERVATION_CLAMPED, payload, level="warning")
 
 
 def set_gpus(db: Database, name: str, report: gpu_refresh.Report) -> None:

@@ -12,8 +12,8 @@ from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily
 
-from fleet.ledger import passes
-from fleet.services import failed_logins, waiver
+from fleet.ledger import admission, ground_truth, passes, payer, reconcile, release, samples
+from fleet.services import failed_logins, placed_event, waiver
 
 BY_DIMENSION: Final = "by dimension: vCPUs, MiB, GiB, instances"
 BY_CLUSTER_DIMENSION: Final = "by dimension: vCPUs, MiB, GiB"
@@ -161,13 +161,13 @@ COUNTERS: Final[tuple[CounterDescription, ...]] = (
         "scheduler_capacity_corrections",
         "Figures that a pass had to set right: drift.",
         "figures",
-        ("capacity counter corrected",),
+        (reconcile.CORRECTED,),
     ),
     CounterDescription(
         "scheduler_capacity_clamps",
         "Counters that held less than what was released.",
         "counters",
-        ("capacity counter clamped at zero",),
+        (release.CLAMPED,),
     ),
     CounterDescription(
         "scheduler_capacity_demand_waivers",
@@ -179,25 +179,25 @@ COUNTERS: Final[tuple[CounterDescription, ...]] = (
         "scheduler_capacity_unguarded_admissions",
         "Admissions on a node without a ledger row.",
         "admissions",
-        ("instance placed without capacity guard",),
+        (admission.UNGUARDED,),
     ),
     CounterDescription(
         "scheduler_capacity_forced",
         "Placements recorded although the guard would have refused them.",
         "placements",
-        ("placement recorded despite exceeding capacity guard",),
+        (ground_truth.DESPITE_GUARD,),
     ),
     CounterDescription(
         "scheduler_capacity_claim_overages",
         "Placements that took a namespace above its claim.",
         "placements",
-        ("placement admitted over namespace capacity claim",),
+        (payer.OVER_CLAIM,),
     ),
     CounterDescription(
         "scheduler_capacity_reservation_clamps",
         "Reservations that a safety bound replaced.",
         "reservations",
-        ("reservation clamped",),
+        (samples.RESERVATION_CLAMPED,),
     ),
     CounterDescription(
         "scheduler_operation_failures",
@@ -208,7 +208,9 @@ COUNTERS: Final[tuple[CounterDescription, ...]] = (
     CounterDescription(
         "scheduler_create_failures", "Creates that were given up.", "creates", ("instance create failed",)
     ),
-    CounterDescription("scheduler_placements", "Placements, redirects among them.", "placements", ("instance placed",)),
+    CounterDescription(
+        "scheduler_placements", "Placements, redirects among them.", "placements", (placed_event.MESSAGE,)
+    ),
     CounterDescription(
         "scheduler_authentication_limit_hits",
         "Times that an address used up a bound on failed authentication.",
