@@ -14,6 +14,7 @@ from fleet.ledger.samples import set_scheduling
 from fleet.model.request import InstanceRequest, Reason
 from fleet.model.resources import Amounts
 from fleet.services import decisions
+from fleet.services.capacity import capacity
 from fleet.services.context import Context
 from fleet.services.create import Created, create_instance
 from fleet.services.explain import explain, explain_again
@@ -223,3 +224,35 @@ def test_an_explained_resize_asks_the_payer_for_the_growth_alone(db: Database, c
     assert no is not None
     assert no.detail == "the namespace's claim has no room: cpus (limit 4, used 2, requested 3)"
     assert explain_again(ctx, there.uuid, Reason.MIGRATE).payer.no is None
+
+
+def test_a_create_that_asks_for_no_disk_is_explained_as_the_guard_judges_it(db: Database, ctx: Context) -> None:
+    ruling.node(db, ctx, "a", cpus=8, disk_gb=100)
+    ruling.node(db, ctx, "b", cpus=8, disk_gb=5)
+    assert isinstance(create(ctx, disk_gb=50), Created)
+    # A disk was taken out: the cluster's side holds more than there is.
+    fleet_of.publish(db, "a", config=ctx.configuration(), cpus=8, disk_gb=40)
+    ctx.snapshots.refresh()
+
+    explained = explain(ctx, fleet_of.NAMESPACE, InstanceRequest(cpus=1, memory_mb=64, disk_gb=0)).as_dict()
+    refusal = create(ctx, disk_gb=0)
+    code, found = told(ctx, refusal)
+
+    assert isinstance(refusal, Refusal)
+    assert explained["charged_to"]["refuses"] == {"code": code, "detail": refusal.detail}
+    assert code == "out_of_capacity"
+    assert explained["remedies"] == found
+    assert capacity(ctx, fleet_of.NAMESPACE, InstanceRequest(cpus=1, memory_mb=64, disk_gb=0)).fits == 0
+
+
+def test_a_create_is_not_told_to_ask_for_no_disk_where_that_would_not_help(db: Database, ctx: Context) -> None:
+    ruling.node(db, ctx, "a", cpus=8, disk_gb=100)
+    ruling.node(db, ctx, "b", cpus=8, disk_gb=5)
+    assert isinstance(create(ctx, disk_gb=50), Created)
+    fleet_of.publish(db, "a", config=ctx.configuration(), cpus=8, disk_gb=40)
+    ctx.snapshots.refresh()
+
+    code, found = told(ctx, create(ctx, disk_gb=3))
+
+    assert code == "out_of_capacity"
+    assert "ask" not in actions(found)

@@ -33,11 +33,16 @@ class Side:
         """What is left; it may be below zero."""
         return {name: None if most is None else most - self.used[name] for name, most in self.limit.items()}
 
-    def figures(self, amounts: Amounts) -> tuple[DimensionFigure, ...]:
-        """Judge amounts as the guard does: what is not asked for is not compared."""
+    def figures(self, amounts: Amounts, *, grows: bool = False) -> tuple[DimensionFigure, ...]:
+        """Judge amounts as the guard does: a new charge is compared in every dimension, asked for or not.
+
+        `grows`: they are added to a charge that is there, and only what grows is compared.
+        """
         asked = {name: getattr(amounts, name) for name in self.limit}
         return tuple(
-            DimensionFigure.of(name, limit=limit, used=self.used[name], requested=asked[name], judged=asked[name] > 0)
+            DimensionFigure.of(
+                name, limit=limit, used=self.used[name], requested=asked[name], judged=asked[name] > 0 or not grows
+            )
             for name, limit in self.limit.items()
         )
 

@@ -94,12 +94,15 @@ def _on_the_only_node(request: PlacementRequest, frame: Frame, seed: int, node: 
 def _less(request: PlacementRequest, frame: Frame, seed: int, answer: GuardAnswer) -> tuple[Remedy, ...]:
     """Return what the caller may do: ask for so much less that whoever pays has room, in all dimensions at once.
 
-    What does not grow at all needs no room, wherever the payer stands.
+    What does not grow at all needs no room, wherever the payer stands. A create is compared in every dimension: where
+    the payer stands above its limit already, asking for nothing there does not help it.
     """
     if not is_sized(request):
         return ()
+    is_new = request.reason is Reason.CREATE
     left = {
-        figure.dimension: getattr(request, figure.dimension) - int(min(figure.shortfall, figure.requested))
+        figure.dimension: getattr(request, figure.dimension)
+        - int(figure.shortfall if is_new else min(figure.shortfall, figure.requested))
         for figure in answer.figures
         if figure.exceeded
     }

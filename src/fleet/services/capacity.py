@@ -98,12 +98,16 @@ def capacity(ctx: Context, namespace: str, shape: InstanceRequest) -> Capacity:
 
 
 def bound_of(room: PayerRoom, amounts: Amounts) -> Bound:
-    """Return how often the amounts fit into what a payer has left."""
+    """Return how often the amounts fit into what a payer has left.
+
+    Where it has less than nothing left, not even a create fits that asks for nothing there: the guard compares it too.
+    """
     payer = CLUSTER if room.claim is None else CLAIM
+    asked = {name: getattr(amounts, name) for name in room.side.limit}
     often = [
-        (max(0, left) // getattr(amounts, name), name)
+        (max(0, left) // asked[name] if asked[name] else 0, name)
         for name, left in room.side.left.items()
-        if left is not None and getattr(amounts, name)
+        if left is not None and (asked[name] or left < 0)
     ]
     if not often:
         return Bound(payer, None, None)

@@ -66,7 +66,7 @@ def explain(ctx: Context, namespace: str, request: InstanceRequest, *, seed: int
         DatabaseUnavailable: the ledger cannot be read.
     """
     asked = PlacementRequest.of(request, namespace)
-    return _explained(ctx, asked, seed, asked.amounts(ctx.configuration().instance_overhead_mb))
+    return _explained(ctx, asked, seed, asked.amounts(ctx.configuration().instance_overhead_mb), grows=False)
 
 
 def explain_again(
@@ -91,26 +91,31 @@ def explain_again(
         view = replacing.subject(ctx, instance_uuid).instance
         size = {"cpus": view.cpus, "memory_mb": view.memory_mb, "disk_gb": view.disk_gb, **target}
         who, holds, asked = resize_request(ctx, instance_uuid, Amounts(**size))
-        return _explained(ctx, asked, seed, (holds - who.charge.amounts).floored())
+        return _explained(ctx, asked, seed, (holds - who.charge.amounts).floored(), grows=True)
     asked = move_request(ctx, instance_uuid, reason, node=node, destinations=destinations)[1]
-    return _explained(ctx, asked, seed, Amounts())
+    return _explained(ctx, asked, seed, Amounts(), grows=True)
 
 
-def _explained(ctx: Context, asked: PlacementRequest, seed: int | None, charged: Amounts) -> Explanation:
-    """`charged` is what the payer is asked for: a move as such asks it for nothing."""
+def _explained(
+    ctx: Context, asked: PlacementRequest, seed: int | None, charged: Amounts, *, grows: bool
+) -> Explanation:
+    """`charged` is what the payer is asked for: a move as such asks it for nothing.
+
+    `grows`: it is added to what the payer pays already.
+    """
     seen = _seen_by(ctx, asked)
     decision = decide(asked, seen, ctx.seed() if seed is None else seed, explain=True)
     hard = ctx.configuration().claim_enforcement == "hard"
     room = promised.room_of(ctx.database, asked.namespace or "", claim_hard=hard)
     stage = Stage.CLUSTER if room.claim is None else Stage.CLAIM
-    figures = room.side.figures(charged)
+    figures = room.side.figures(charged, grows=grows)
     if not any(figure.exceeded for figure in figures):
         found = remedies.of_refusal(asked, seen, decision)
         return Explanation(decision, Payer(room.claim, figures, None), found)
     payer = Payer(room.claim, figures, by_owner(stage, figures))
     if decision.refused:
         return Explanation(decision, payer, remedies.of_refusal(asked, seen, decision))
-    answer = GuardAnswer(stage, figures=figures, unclaimed=room.unclaimed.figures(charged))
+    answer = GuardAnswer(stage, figures=figures, unclaimed=room.unclaimed.figures(charged, grows=grows))
     return Explanation(decision, payer, remedies.of_guard(asked, seen, decision, answer))
 
 
