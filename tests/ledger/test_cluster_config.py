@@ -99,6 +99,15 @@ def test_who_set_a_key_is_known_after_its_event_is_forgotten(db: Database) -> No
     assert cluster_config.entry(db, KEY).updated_by == "system/ops"
 
 
+def test_a_reset_is_known_beside_a_key_of_a_newer_version(db: Database) -> None:
+    insert = "INSERT INTO config (name, value, updated_at, updated_by) VALUES (:name, '1', 0, '')"
+    execute(db, insert, name="OF_A_NEWER_VERSION")
+    cluster_config.store(db, KEY, "60", by="system/ops")
+    cluster_config.reset(db, KEY, by="system/other")
+
+    assert cluster_config.entry(db, KEY).updated_by == "system/other"
+
+
 def carefully(db: Database, pause: racing.Pause, value: str) -> None:
     cluster_config.store(db, KEY, value, by=f"system/{value}")
 

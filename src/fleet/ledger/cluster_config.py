@@ -128,7 +128,7 @@ def listing(db: Database) -> list[ConfigEntry]:
     """Return every cluster-wide key, stored or not, in the table's order."""
     with db.read() as conn:
         stored = {row.name: row for row in READ_ALL.run(conn)}
-        resets = _resets(conn) if stored.keys() < CLUSTER_KEYS.keys() else {}
+        resets = _resets(conn) if CLUSTER_KEYS.keys() - stored.keys() else {}
     entries = []
     for key in CLUSTER_KEYS.values():
         row = stored.get(key.name)
