@@ -48,14 +48,15 @@ def resources(db: Database, config: ClusterConfig) -> dict[str, Any]:
     per_node = {node.name: node_resources(node, config, degraded=degraded) for node in hypervisors}
     taking = [figures for figures in per_node.values() if figures["takes_instances"]]
     of_cluster = _readable(lambda: cluster_capacity(db), "cluster")
-    drift = _readable(lambda: ledger_health.drift(db, {node.node_id: node.name for node in known}), "drift")
+    names = {node.node_id: node.name for node in known}
+    drift = _readable(lambda: ledger_health.drift(db, names), "drift")
     return {
         "total": dict.fromkeys(TOTALS) if degraded else _totals(taking),
         "nodes": {"hypervisors": len(per_node), "in_total": len(taking)},
         "per_node": per_node,
         "cluster": of_cluster,
         "drift": drift,
-        "last_pass": ledger_health.last_pass(db, {node.node_id: node.name for node in known}),
+        "last_pass": ledger_health.last_pass(db, names),
         "capacity_degraded": degraded or of_cluster is None,
     }
 
