@@ -45,3 +45,15 @@ def test_a_narrow_terminal_gets_a_paragraph_an_item_and_loses_nothing(printed: A
     assert " ".join(" ".join(lines).split()) == (
         f"{UUID} node sim-01 created_at 2026-11-30T00:00:01Z summary 0 of 12 nodes fit"
     )
+
+
+def test_an_address_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    # `:b:` is a picture to whoever draws pictures.
+    address = "address:2001:db8:b:1::/64"
+    Output(Form.HUMAN).listing([{"by": address}], ("by",))
+    Output(Form.HUMAN).say(address)
+    output.console(error=True).print(address, markup=False)
+
+    read = capsys.readouterr()
+
+    assert [line.strip() for line in (read.out + read.err).splitlines()] == ["by", address, address, address]

@@ -35,7 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="The control plane on this machine.",
 )
-console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
+console = Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else 110)
 
 
 class Stopped(Exception):

@@ -34,9 +34,10 @@ class Form(StrEnum):
 
 
 def console(*, error: bool = False) -> Console:
-    """A console; where nobody looks, lines are not broken."""
+    """A console; where nobody looks, lines are not broken. `:b:` within an address is no picture."""
     stream = sys.stderr if error else sys.stdout
-    return Console(file=stream, highlight=False, soft_wrap=True, width=None if stream.isatty() else PIPE_WIDTH)
+    width = None if stream.isatty() else PIPE_WIDTH
+    return Console(file=stream, highlight=False, emoji=False, soft_wrap=True, width=width)
 
 
 class Output:

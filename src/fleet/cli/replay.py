@@ -98,7 +98,7 @@ def replay_command(
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON on standard output")] = False,
 ) -> None:
     """Replay a recorded trace through the API: arrivals and departures, then a report with proofs."""
-    console = Console(stderr=as_json)
+    console = Console(stderr=as_json, emoji=False)
     signal.signal(signal.SIGTERM, _interrupt)
     config = {
         "CPU_OVERCOMMIT_RATIO": cpu_ratio,
