@@ -251,14 +251,13 @@ def test_a_candidate_node_tells_what_a_decision_did_with_it(
 
 
 def test_every_timeline_is_narrowed_down_and_told_in_the_same_way(
-    fleet: Callable[..., Ended], served: Served, new_name: Names
+    fleet: Callable[..., Ended], served: Served, tenant: As, new_name: Names
 ) -> None:
-    name, node = new_name("ns"), new_name("node")
+    name, node, uuid = new_name("ns"), new_name("node"), created(tenant)["uuid"]
     served.node(node)
     with served.admin() as admin, served.namespace(name):
         limits = {"limit_cpus": 0, "limit_memory_mb": 0, "limit_disk_gb": 0, "expires_in_seconds": 600}
         assert admin.post(f"/auth/namespaces/{name}/claims", limits).status_code == 201
-        uuid = admin.get("/instances?limit=1").json()["items"][0]["uuid"]
 
         for words in (("node", "events", node), ("namespace", "events", name), ("claim", "events", name)):
             day, *lines = fleet(*words).out.splitlines()
