@@ -32,7 +32,7 @@ class TrustedProxies:
         hops = [hop.strip() for line in forwarded for hop in line.split(",")]
         address = peer
         while hops and self._trusts(address):
-            address = hops.pop()
+            address = _without_port(hops.pop())
         return address
 
     def _trusts(self, address: str) -> bool:
@@ -44,3 +44,10 @@ class TrustedProxies:
             # A socket that listens for both families names an IPv4 peer so.
             known = known.ipv4_mapped
         return any(known in network for network in self.networks)
+
+
+def _without_port(hop: str) -> str:
+    """Return a hop's address: some proxies write `192.0.2.1:4711` or `[2001:db8::1]:4711`, a port a connection."""
+    if hop.startswith("["):
+        return hop[1:].partition("]")[0]
+    return hop.partition(":")[0] if hop.count(":") == 1 else hop
