@@ -28,8 +28,16 @@ from tests.servers import MariaDBServer
 pytestmark = pytest.mark.slow
 
 SEED = int(os.environ.get("FLEET_TEST_SOAK_SEED", "20261025"))
-PHASES = 3
+PHASES, PHASES_MAX = 3, 7
 PHASE_SECONDS = 6.0
+WANTED = (
+    *("create", "move", "resize", "delete", "pass", "look", "claims swept", "create over its claim"),
+    *("create refused at node", "create refused at claim", "create refused at cluster"),
+    *("grant granted", "grant claim_capacity", "change granted", "change claim_below_usage", "prolong granted"),
+    "delete of a claim",
+)
+"""What must have happened: a machine so slow that it did not gets some more phases."""
+WANTED_ON_A_SERVER = ("session killed", "no answer")
 NODES = ("a", "b", "c")
 
 
@@ -99,27 +107,18 @@ def test_claims_are_exact_and_keep_what_they_reserve_in_a_soak(
     print(f"FLEET_TEST_SOAK_SEED={SEED}")
     db = Database(str(request.getfixturevalue(f"{backend}_ledger_url")))
     soak = Soak(db, mariadb if backend == "mariadb" else None, racing.guarded, soaking.product_grant)
+    wanted = [*WANTED, *(WANTED_ON_A_SERVER if backend == "mariadb" else ())]
     with soaking.judged(db):
-        for number in range(PHASES):
+        for number in range(PHASES_MAX):
             soak.phase(number, PHASE_SECONDS)
             soak.check_at_rest()
             assert soak.seen.wrong == [], (SEED, soak.seen.done)
+            if number + 1 >= PHASES and all(soak.seen.done[what] for what in wanted):
+                break
     db.close()
 
-    done = soak.seen.done
-    print(dict(done))
-    wanted = [
-        "grant granted",
-        "grant claim_capacity",
-        "change granted",
-        "change claim_below_usage",
-        "delete of a claim",
-    ]
-    wanted += ["claims swept", "create over its claim", "create refused at claim", "create refused at cluster"]
-    wanted += ["move", "resize", "delete", *(["session killed", "no answer"] if backend == "mariadb" else [])]
-    assert [what for what in wanted if not done[what]] == [], done
-    assert done["pass"] > 10
-    assert done["look"] > 10
+    print(dict(soak.seen.done))
+    assert [what for what in wanted if not soak.seen.done[what]] == [], soak.seen.done
 
 
 def test_the_observer_inside_stops_what_takes_from_a_claim_and_nothing_else(db: Database) -> None:
