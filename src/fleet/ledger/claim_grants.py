@@ -10,14 +10,14 @@ end is folded first. Source: decisions, sections "Payer and claims" and "Overage
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import Connection, RowMapping
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from fleet.ledger import claim_views, claims, events, idempotency, refusal
+from fleet.ledger import claim_views, claims, cluster, events, idempotency, refusal
 from fleet.ledger.claim_views import ClaimView, view_of
 from fleet.ledger.claims import BY_CLUSTER, amounts_of, binds_of, overdrawn
 from fleet.ledger.database import Database, Sql, SqlOfLists, Trouble, trouble
@@ -321,12 +321,10 @@ def _explain(db: Database, promise: _Promise) -> ClaimRefused:
 def _figure(row: RowMapping, name: str, promise: _Promise) -> DimensionFigure:
     """Return one dimension as the guard judges it: `used` is what others use outside claims or overdraw."""
     requested = getattr(promise.delta, name)
-    limit = None if row[f"unlimited_{name}"] else row[f"total_{name}"] - row[f"claimed_{name}"]
-    used = max(0, row[f"unclaimed_used_{name}"] - getattr(promise.migrated, name))
-    used += row[f"overage_{name}"] + getattr(promise.over, name)
-    judged = limit if name in promise.judged else None
-    figure = DimensionFigure.of(name, limit=judged, used=used, requested=requested)
-    return replace(figure, limit=limit)
+    limit, used = cluster.unclaimed_side(row, name)
+    # What the namespace uses already moves into its claim; a pass may find that the cluster held less than that.
+    used += getattr(promise.over, name) - min(row[f"unclaimed_used_{name}"], getattr(promise.migrated, name))
+    return DimensionFigure.of(name, limit=limit, used=used, requested=requested, judged=name in promise.judged)
 
 
 def _expired(db: Database, namespace: str) -> list[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, RowMapping
 
-from fleet.ledger import events
+from fleet.ledger import cluster, events
 from fleet.ledger.database import Sql
 from fleet.model.errors import BrokenPromise
 from fleet.model.resources import CLUSTER_DIMENSIONS, Amounts, DimensionFigure
@@ -240,7 +240,7 @@ def _give_back(conn: Connection, row: RowMapping) -> None:
     limits, used = amounts_of(row, "limit"), amounts_of(row, "used")
     binds = binds_of("limit", limits) | binds_of("used", used) | binds_of("over", overdrawn(used, limits))
     if GIVE_BACK.run(conn, binds).rowcount == 0:
-        raise BrokenPromise("the row of cluster_capacity is missing; `fleet ctl migrate-db` makes it")
+        raise BrokenPromise(cluster.MISSING)
 
 
 def _held(row: RowMapping) -> dict[str, int]:

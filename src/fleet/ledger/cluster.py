@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import RowMapping
 
 from fleet.ledger.database import Database, Sql
 from fleet.model.errors import BrokenPromise
@@ -14,6 +17,9 @@ _UNUSED = ", ".join(
     for name in CLUSTER_DIMENSIONS
 )
 READ = Sql(f"SELECT k.*, {_UNUSED} FROM cluster_capacity k WHERE k.id = 1")
+MISSING: Final = "the row of cluster_capacity is missing; `fleet ctl migrate-db` makes it"
+"""What is wrong where the row that every ledger has is not there: no guard may take that for a full cluster."""
+
 PING = Sql("SELECT {now} AS now_us")
 
 
@@ -49,7 +55,7 @@ def view(db: Database) -> ClusterView:
     with db.read() as conn:
         row = READ.run(conn).mappings().first()
     if row is None:
-        raise BrokenPromise("the row of cluster_capacity is missing; `fleet ctl migrate-db` makes it")
+        raise BrokenPromise(MISSING)
     return ClusterView(
         total={name: None if row[f"unlimited_{name}"] else row[f"total_{name}"] for name in CLUSTER_DIMENSIONS},
         claimed={name: row[f"claimed_{name}"] for name in CLUSTER_DIMENSIONS},
@@ -59,6 +65,16 @@ def view(db: Database) -> ClusterView:
         counted_nodes=row["counted_nodes"],
         updated_at_us=row["updated_at"],
     )
+
+
+def unclaimed_side(row: RowMapping, name: str) -> tuple[int | None, int]:
+    """Return a dimension of the cluster's row as the guard of unclaimed use compares it.
+
+    The limit is what no claim was promised, None where there is none; used of it is what no claim pays, and what claims
+    overdraw.
+    """
+    limit = None if row[f"unlimited_{name}"] else row[f"total_{name}"] - row[f"claimed_{name}"]
+    return limit, row[f"unclaimed_used_{name}"] + row[f"overage_{name}"]
 
 
 def now_us(db: Database) -> int:

@@ -218,12 +218,6 @@ def _view(row: Row[Any]) -> EventView:
     return EventView(row.id, row.at, row.level, row.message, payload, row.object_type, row.object_id)
 
 
-def now_us(db: Database) -> int:
-    """Return the database's time."""
-    with db.read() as conn:
-        return int(NOW.run(conn).scalar_one())
-
-
 def search(
     db: Database, wanted: Filter, *, limit: int = 100, newest_first: bool = True, cursor: int | None = None
 ) -> EventPage:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fleet.ledger import cluster
 from fleet.ledger.database import Database, Sql
 from fleet.model.errors import BrokenPromise
 from fleet.model.resources import CLUSTER_DIMENSIONS, Amounts, DimensionFigure
@@ -68,15 +69,12 @@ def room_of(db: Database, namespace: str, *, claim_hard: bool) -> PayerRoom:
     with db.read() as conn:
         row = READ.run(conn, namespace=namespace).mappings().first()
     if row is None:
-        raise BrokenPromise("the row of cluster_capacity is missing; `fleet ctl migrate-db` makes it")
-    cluster = Side(
-        {
-            name: None if row[f"unlimited_{name}"] else row[f"total_{name}"] - row[f"claimed_{name}"]
-            for name in CLUSTER_DIMENSIONS
-        },
-        {name: row[f"unclaimed_used_{name}"] + row[f"overage_{name}"] for name in CLUSTER_DIMENSIONS},
+        raise BrokenPromise(cluster.MISSING)
+    sides = {name: cluster.unclaimed_side(row, name) for name in CLUSTER_DIMENSIONS}
+    unclaimed = Side(
+        {name: most for name, (most, _) in sides.items()}, {name: used for name, (_, used) in sides.items()}
     )
     if row["claim"] is None:
-        return PayerRoom(None, cluster, cluster)
+        return PayerRoom(None, unclaimed, unclaimed)
     limit = {name: row[f"limit_{name}"] if claim_hard else None for name in CLUSTER_DIMENSIONS}
-    return PayerRoom(row["claim"], Side(limit, {name: row[f"used_{name}"] for name in CLUSTER_DIMENSIONS}), cluster)
+    return PayerRoom(row["claim"], Side(limit, {name: row[f"used_{name}"] for name in CLUSTER_DIMENSIONS}), unclaimed)

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping
 
-from fleet.ledger import gpus
+from fleet.ledger import cluster, gpus
 from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database, Sql, decimal_of
 from fleet.model.admission import Refused, Stage
@@ -128,14 +128,8 @@ def _cluster(row: Any, ask: Ask) -> tuple[DimensionFigure, ...]:
     """Return the unclaimed side: limit is what is not promised to claims, use includes what claims overdraw."""
     if row is None:
         # A guard that has no row to match is a broken database, not a full cluster.
-        raise BrokenPromise("the row of cluster_capacity is missing; `fleet ctl migrate-db` makes it")
+        raise BrokenPromise(cluster.MISSING)
     return tuple(
-        _figure(
-            name,
-            None if row[f"unlimited_{name}"] else row[f"total_{name}"] - row[f"claimed_{name}"],
-            row[f"unclaimed_used_{name}"] + row[f"overage_{name}"],
-            ask.paid,
-            ask.unjudged_by_payer,
-        )
+        _figure(name, *cluster.unclaimed_side(row, name), ask.paid, ask.unjudged_by_payer)
         for name in CLUSTER_DIMENSIONS
     )

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from fleet.ledger import cluster
 from fleet.ledger import decisions as stored_decisions
-from fleet.ledger import events
 from fleet.ledger.database import Database
 from fleet.ledger.decisions import DecisionRow
 from fleet.ledger.events import EVERYTHING, Filter, Window
@@ -76,7 +76,7 @@ def of_node(
 
     It looks at `DECISIONS_MAX` decisions, on `BASES_MAX` bases, at most; what is left is the next page's.
     """
-    window = wanted.within(events.now_us(ctx.database)) if wanted.has_window else Window()
+    window = wanted.within(cluster.now_us(ctx.database)) if wanted.has_window else Window()
     seen = _Seen(ctx.database)
     found: list[NodeEvent] = []
     looked_at = 0

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from fleet.ledger import cluster, events
 from fleet.ledger import decisions as stored_decisions
-from fleet.ledger import events
 from fleet.ledger.decisions import DecisionRow
 from fleet.ledger.events import EVERYTHING, EventView, Filter, Window
 from fleet.model.decision import Decision
@@ -84,7 +84,7 @@ def of_instance(
 
     It looks through `ROWS_MAX` rows, and renders `DECISIONS_MAX` decisions, at most; what is left is the next page's.
     """
-    window = wanted.within(events.now_us(ctx.database)) if wanted.has_window else Window()
+    window = wanted.within(cluster.now_us(ctx.database)) if wanted.has_window else Window()
     found: list[TimelineEvent] = []
     told: dict[str, Told | None] = {}
     end, rows, free = "", 0, 0
