@@ -30,6 +30,8 @@ from tests.servers import RedisServer, free_port, wait_until
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"
 Made = Callable[..., FailedLogins]
+EACH_WAITS_SECONDS = PAIR_MAX * 2 * REDIS_SECONDS
+"""So long would as many failures take at the least, if each waited for Redis by itself: the question, and the count."""
 
 
 class Told:
@@ -151,9 +153,13 @@ def test_a_window_ends(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     short: dict[Budget, RateLimitItem] = {budget: RateLimitItemPerSecond(2, 1) for budget in Budget}
     monkeypatch.setattr(failed_logins, "ALLOWED", short)
     failures = made()
-    fail(failures, 2)
-    assert refused(failures) is not None
 
+    def used_up() -> bool:
+        failures.login_failed(HERE, "tenant")
+        return refused(failures) is not None
+
+    # On a busy machine a window may be over between two failures: then the next one is tried.
+    wait_until(used_up, seconds=10, what="a window is used up")
     wait_until(lambda: refused(failures) is None, seconds=10, what="the window ends")
 
 
@@ -187,7 +193,7 @@ def test_a_redis_that_is_away_costs_a_moment_once_and_no_login(told: Told) -> No
     fail(failures, PAIR_MAX)
 
     assert refused(failures) is not None
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < EACH_WAITS_SECONDS
 
 
 def test_a_redis_that_hangs_is_waited_for_once_and_used_again_later(own_redis: RedisServer, told: Told) -> None:
@@ -208,7 +214,7 @@ def test_a_redis_that_hangs_is_waited_for_once_and_used_again_later(own_redis: R
     finally:
         own_redis.resume()
 
-    assert took < 4 * REDIS_SECONDS + 1.0
+    assert took < EACH_WAITS_SECONDS
     # What was counted in Redis before is not lost, and another process's failures are seen again.
     now[0] += REDIS_PAUSE_SECONDS + WINDOW_SECONDS
     assert refused(failures) is None

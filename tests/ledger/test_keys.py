@@ -148,10 +148,15 @@ def test_what_is_not_there_is_not_rotated(db: Database) -> None:
     assert rotate(db) is None
 
 
-def test_an_expired_key_is_shown_as_expired_buys_nothing_and_makes_room_for_a_new_one(db: Database) -> None:
-    make(db, seconds=1)
+def test_a_key_that_has_not_expired_keeps_its_name(db: Database) -> None:
+    make(db, seconds=1000)
+
     with pytest.raises(Conflict):
         make(db)
+
+
+def test_an_expired_key_is_shown_as_expired_buys_nothing_and_makes_room_for_a_new_one(db: Database) -> None:
+    make(db, seconds=1)
 
     wait_until(lambda: namespaces.keys(db, "tenant", 10)[0].expired, seconds=10, what="the key expires")
 
