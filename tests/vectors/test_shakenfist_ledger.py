@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from fleet.ledger import moves
+from fleet.ledger.cluster import now_us
 from fleet.ledger.database import Database
 from fleet.ledger.ground_truth import Sighting
 from fleet.ledger.ground_truth import record as record_sighting
@@ -30,6 +31,7 @@ from tests.ledger.ledgers import (  # noqa: F401  # pytest finds fixtures by nam
     sqlite_ledger_url,
     sqlite_template,
 )
+from tests.servers import wait_until
 
 pytestmark = pytest.mark.vectors
 
@@ -211,8 +213,9 @@ def test_v14_over_the_claim_is_told_in_advisory_mode_and_denied_in_hard_mode(
 
 
 def test_v15_a_claim_past_its_end_that_is_not_swept_pays_nothing(db: Database, n2: int) -> None:
-    claim = claimed(db, n2, limit=4, used=2)
-    fleet_of.execute(db, "UPDATE namespace_claims SET expires_at = {now} - 1")
+    claim = claimed(db, n2, limit=4, used=2, seconds=2)
+    ends = fleet_of.claim_row(db, claim)["expires_at"]
+    wait_until(lambda: now_us(db) > ends, seconds=10, what="the claim's end")
     before = fleet_of.claim_row(db, claim)
     outcome = fleet_of.admit(db, ask(n2, cpus=4, namespace="claimed"))
 
