@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from fleet.api.routers.admin import ObjectType
+from fleet.api.routers.events import Level
+from fleet.cli.commands import audit
 from fleet.cli.output import Form, Output
 from fleet.cli.session import Shell
 from fleet.cli.told_events import tell, youngest_events
@@ -54,3 +57,8 @@ def test_each_day_is_written_once_above_its_events(capsys: pytest.CaptureFixture
         "2026-11-30 (UTC)",
         "00:00:00.000000 third",
     ]
+
+
+def test_the_command_line_knows_the_kinds_and_levels_that_the_service_knows() -> None:
+    assert get_args(ObjectType) == audit.KINDS
+    assert get_args(Level) == audit.LEVELS
