@@ -40,6 +40,7 @@ from fleet.telemetry import get_logger
 
 THREADS: Final = 8
 LOGINS_AT_ONCE: Final = 2
+LARGE_BODIES_AT_ONCE: Final = 1
 _DESCRIPTION: Final = (
     "Chooses a node for an instance, claims its capacity so that it can never be sold twice, and explains why. "
     "Errors are RFC 9457 problem documents; their `code` is stable."
@@ -54,6 +55,7 @@ def create_app(services: Services, *, threads: int = THREADS) -> FastAPI:
     async def bounded(app: FastAPI) -> AsyncIterator[None]:
         anyio.to_thread.current_default_thread_limiter().total_tokens = threads
         app.state.login_limiter = anyio.CapacityLimiter(LOGINS_AT_ONCE)
+        app.state.large_body_limiter = anyio.CapacityLimiter(LARGE_BODIES_AT_ONCE)
         yield
 
     app = application(services.context.version, bounded)

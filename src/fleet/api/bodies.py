@@ -2,6 +2,9 @@
 
 The framework reads JSON leniently (the last of two equal keys wins, NaN is a number). What it would let through is
 refused here, with the field, before any rule of the product is asked.
+
+A body is read before anybody knows whose it is. A large one, which may take half a second, is read aside, one at a
+time: whoever sends many of them keeps nobody waiting but others that send such.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import math
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from typing import Any, Final, NoReturn
 
+import anyio.to_thread
 from fastapi import Request, params
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.exceptions import RequestValidationError
@@ -21,6 +25,9 @@ from fleet.api.problems import BodyProblem
 from fleet.model.findings import first_repeated
 
 BODY_BYTES_MAX: Final = 1024 * 1024
+ASIDE_BYTES: Final = 64 * 1024
+"""A body of more is not read in the loop that serves everybody."""
+
 NESTING_MAX: Final = 16
 """Levels of lists and objects in a body. MariaDB refuses a stored JSON of more than 32; what is stored adds a few."""
 
@@ -45,7 +52,12 @@ class StrictRequest(Request):
     async def json(self) -> Any:
         """The body as plain values."""
         if not hasattr(self, "_json"):
-            self._json = parse(await self.body())
+            body = await self.body()
+            if len(body) > ASIDE_BYTES:
+                limiter = self.app.state.large_body_limiter
+                self._json = await anyio.to_thread.run_sync(parse, body, limiter=limiter)
+            else:
+                self._json = parse(body)
         return self._json
 
 
