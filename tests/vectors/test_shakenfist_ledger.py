@@ -329,6 +329,23 @@ def test_v20_the_demand_clause_asks_whether_the_node_is_over_its_target_already(
         assert outcome.demand_only
         demand = figure(outcome, "demand")
         assert (demand.limit, demand.used, demand.requested) == (48.0, load, 9.6)
+        assert (demand.cpu_load_1, demand.expected_demand) == (load, 0.0)
+
+
+def test_a_refusal_on_demand_tells_what_was_measured_from_what_is_expected(db: Database, n2: int) -> None:
+    fleet_of.execute(
+        db,
+        "UPDATE scheduler_node_capacity SET cpu_load_1 = 47.5, expected_demand = 2.25, cpu_schedulable = 64 "
+        "WHERE node_id = :i",
+        i=n2,
+    )
+    outcome = refused(fleet_of.admit(db, ask(n2, cpus=1, demand=PER_VCPU, target_load=TARGET)), Stage.NODE)
+
+    demand = figure(outcome, "demand")
+    assert (demand.used, demand.cpu_load_1, demand.expected_demand) == (49.75, 47.5, 2.25)
+    assert DimensionFigure.read(demand.as_dict()) == demand
+    assert {"cpu_load_1": 47.5, "expected_demand": 2.25}.items() <= demand.as_dict().items()
+    assert figure(outcome, "cpus").as_dict().keys().isdisjoint({"cpu_load_1", "expected_demand"})
 
 
 @pytest.mark.parametrize("per_vcpu", [Decimal("0.6"), Decimal("2.5")])

@@ -5,6 +5,7 @@ They can differ from what the guard saw, and may even show room: the answer stay
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping
@@ -99,15 +100,23 @@ def _gpus(conn: Connection, ask: Ask) -> Refused:
 
 
 def _demand(row: Any, ask: Ask) -> DimensionFigure | None:
-    """Return the demand clause's figures; measured load and estimate are told apart under their own dimension names."""
+    """Return the demand clause's figures, what was measured and what is expected each beside their sum."""
     load, schedulable = decimal_of(row["cpu_load_1"]), row["cpu_schedulable"]
     if ask.target_load <= 0 or load is None or schedulable is None:
         return None
-    used = load + (decimal_of(row["expected_demand"]) or 0)
+    expected = decimal_of(row["expected_demand"]) or Decimal(0)
+    used = load + expected
     limit = ask.target_load * schedulable
     over = max(0, used - limit) if ask.charged.cpus > ask.unjudged else 0
     return DimensionFigure(
-        "demand", float(limit), float(used), float(ask.demand), exceeded=over > 0, shortfall=float(over)
+        "demand",
+        float(limit),
+        float(used),
+        float(ask.demand),
+        exceeded=over > 0,
+        shortfall=float(over),
+        cpu_load_1=float(load),
+        expected_demand=float(expected),
     )
 
 

@@ -70,7 +70,9 @@ class DimensionFigure:
     """Why one dimension refused (or did not): the figures of one guard, re-read after the refusal.
 
     `used` is what stood before the request. For `demand`, figures are loads, not amounts, and the request is not
-    part of the comparison (decisions: the demand clause asks whether the node is already over its target).
+    part of the comparison (decisions: the demand clause asks whether the node is already over its target). Its `used`
+    is the sum of two terms, and only those tell what is wrong: where the measured `cpu_load_1` dominates, the node is
+    busy; where `expected_demand` does, the estimate is too high. None: the dimension has no such terms.
     """
 
     dimension: str
@@ -79,6 +81,8 @@ class DimensionFigure:
     requested: float
     exceeded: bool
     shortfall: float
+    cpu_load_1: float | None = None
+    expected_demand: float | None = None
 
     @classmethod
     def of(
@@ -98,7 +102,7 @@ class DimensionFigure:
 
     def as_dict(self) -> dict[str, object]:
         """Return the figures as JSON values."""
-        return {
+        form: dict[str, object] = {
             "dimension": self.dimension,
             "limit": self.limit,
             "used": self.used,
@@ -106,3 +110,5 @@ class DimensionFigure:
             "exceeded": self.exceeded,
             "shortfall": self.shortfall,
         }
+        terms = {"cpu_load_1": self.cpu_load_1, "expected_demand": self.expected_demand}
+        return form | {name: value for name, value in terms.items() if value is not None}

@@ -227,7 +227,11 @@ FIGURES: Final[Sequence[Figures]] = (
         ),
     ),
     Figures("denials", (("failing_stage", "dimensions", "demand_only"),)),
-    Figures("dimensions", (("dimension", "limit", "used", "requested", "exceeded", "shortfall"),)),
+    Figures(
+        "dimensions",
+        (("dimension", "limit", "used", "requested", "exceeded", "shortfall"),),
+        "of `demand` also `cpu_load_1`, which was measured, and `expected_demand`, whose sum `used` is",
+    ),
 )
 
 HEAD: Final = """# Events that operators know
