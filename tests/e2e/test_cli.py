@@ -258,10 +258,18 @@ USAGE: tuple[tuple[str, ...], ...] = (
     ("capacity", "--shape", "big"),
     ("--key-file", "no-such-file", "node", "list"),
     ("config", "check", "--file", "bad-config"),
+    ("namespace", "delete", ""),
+    ("claim", "delete", "system", ""),
+    ("key", "delete", "system", ""),
+    ("node", "remove", ""),
+    ("node", "show", "half-\udcff"),
+    ("key", "create", "half-\udcff", "k"),
+    ("namespace", "events", "system", "--message", "half-\udcff"),
+    ("node", "events", "x", "--since", "99999w"),
 )
 
 
-@pytest.mark.parametrize("words", USAGE, ids=" ".join)
+@pytest.mark.parametrize("words", USAGE, ids=lambda words: ascii(" ".join(words)))
 def test_wrong_usage_is_exit_2_in_words(fleet: Callable[..., Ended], tmp_path: Path, words: tuple[str, ...]) -> None:
     (tmp_path / "bad-config").write_text("API_PORT=many\n")
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import typer
 
+from fleet.api.routers.events import SECONDS_MAX
 from fleet.cli.app import app
-from fleet.cli.durations import age, seconds_of
+from fleet.cli.durations import AGE_SECONDS_MAX, age, seconds_of
 
 WRITTEN = {
     "30d": 2_592_000,
@@ -62,7 +63,10 @@ def test_every_flag_that_is_a_length_of_time_is_written_the_same_way() -> None:
             read("soon")
 
 
-def test_how_long_ago_is_never_below_zero() -> None:
+def test_how_long_ago_is_never_below_zero_and_no_more_than_what_the_service_takes() -> None:
     assert age("1h") == 3600
+    assert age(str(AGE_SECONDS_MAX)) == AGE_SECONDS_MAX == SECONDS_MAX
     with pytest.raises(typer.BadParameter, match="-5: events lie in the past"):
         age("-5")
+    with pytest.raises(typer.BadParameter, match="99999w: is more than a hundred years"):
+        age("99999w")

@@ -36,6 +36,7 @@ from fleet.cli.session import SYSTEM, URL_DEFAULT, Shell
 from fleet.model.errors import DatabaseUnavailable, FleetError, InvalidRequest
 
 INTERRUPTED: Final = 130
+SHOWN_CHARACTERS: Final = 80
 _EVERYWHERE: Final = frozenset({"--json", "--simple"})
 _EVERYWHERE_WITH_VALUE: Final = frozenset({"--url", "--key-file", "--admin-key-file", "--as"})
 # These have options of their own under the same names.
@@ -124,6 +125,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _told(error: Exception, *, as_json: bool) -> int:
+    if isinstance(error, UnicodeEncodeError):
+        # Half characters come from a command line that is not UTF-8; what is sent or looked up is.
+        error = Misused(f"{ascii(error.object)[:SHOWN_CHARACTERS]} is not text in UTF-8")
     if isinstance(error, Refused):
         hint = "\n       ".join([*remedy_lines(error.document), _advice(error.document)])
         _tell(str(error), hint, error.document if as_json else None)

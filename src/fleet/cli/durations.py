@@ -10,6 +10,7 @@ from typing import Final
 
 import typer
 
+AGE_SECONDS_MAX: Final = 100 * 366 * 86_400
 _PART: Final = re.compile(
     r"(?P<count>\d{1,15})\s*(?P<unit>weeks?|w|days?|d|hours?|h|minutes?|min|m|seconds?|sec|s)(?![a-z])\s*",
     re.ASCII | re.IGNORECASE,
@@ -57,9 +58,11 @@ def age(text: str) -> int:
     """Read a flag's value that says how long ago something was.
 
     Raises:
-        BadParameter: with what would be accepted; below zero lies the future.
+        BadParameter: with what would be accepted; below zero lies the future, and nothing is older than a century.
     """
     found = duration(text)
     if found < 0:
         raise typer.BadParameter(f"{text}: events lie in the past; write how long ago")
+    if found > AGE_SECONDS_MAX:
+        raise typer.BadParameter(f"{text}: is more than a hundred years")
     return found

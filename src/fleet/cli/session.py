@@ -124,7 +124,13 @@ def with_query(path: str, query: Mapping[str, Any]) -> str:
 
 
 def segment(text: str) -> str:
-    """A name as one segment of a path."""
+    """A name as one segment of a path.
+
+    Raises:
+        Misused: it is empty, and the path would name something else.
+    """
+    if not text:
+        raise Misused("'' names nothing", "a name or a uuid is needed; is a variable of a script empty?")
     return quote(text, safe="")
 
 

@@ -161,8 +161,8 @@ def exercise(
     raise typer.Exit(code)
 
 
-def _path(namespace: str, uuid: str = "") -> str:
-    return f"/auth/namespaces/{segment(namespace)}/claims" + (f"/{segment(uuid)}" if uuid else "")
+def _path(namespace: str, uuid: str | None = None) -> str:
+    return f"/auth/namespaces/{segment(namespace)}/claims" + ("" if uuid is None else f"/{segment(uuid)}")
 
 
 def _body(cpus: int | None, memory: str | None, disk: str | None, expires_in: int | None) -> dict[str, int]:
