@@ -63,6 +63,8 @@ def test_programs_get_every_figure(fleet: Callable[..., Ended], node: str) -> No
     assert {"total", "nodes", "cluster", "drift", "last_pass"} <= set(found)
 
 
+# It breaks a service of its own, so once is enough.
+@pytest.mark.parametrize("served", ["sqlite"], indirect=True)
 def test_what_is_wrong_with_the_ledger_is_said(
     fleet: Callable[..., Ended], tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,7 +32,8 @@ def last_pass(db: Database, names: Mapping[int, str]) -> dict[str, Any]:
         failure = {
             "at": iso(failed.at_us),
             "age_seconds": failed.age_seconds,
-            "since_last_good": found is None or failed.at_us > found.at_us,
+            # Of two in the same moment (SQLite's clock counts milliseconds) the failure is the one to tell.
+            "since_last_good": found is None or failed.at_us >= found.at_us,
             "code": failed.code,
             "error": failed.error,
         }
