@@ -55,19 +55,20 @@ REVIVE = Sql("""
         updated_at = {now}
     WHERE id = :id AND state = 'deleted'
 """)
-VIEW = """
-    SELECT n.id, n.name, n.labels, n.region, n.arch, n.backend, n.sleepy_pool, n.max_instances, n.gpu_kind, n.state,
-        n.scheduling, n.registered_at, m.metrics, m.failed, m.sample_at, {now} - m.sample_at AS sample_age_us,
+_DECLARED_AND_MEASURED = """
+    n.id, n.name, n.labels, n.region, n.arch, n.backend, n.sleepy_pool, n.max_instances, n.gpu_kind, n.state,
+    n.scheduling, n.registered_at, m.metrics, m.failed, m.sample_at, {now} - m.sample_at AS sample_age_us
+"""
+VIEW = f"""
+    SELECT {_DECLARED_AND_MEASURED},
         c.node_id AS sized, c.limit_cpus, c.limit_memory_mb, c.limit_disk_gb, c.limit_instances,
         c.used_cpus, c.used_memory_mb, c.used_disk_gb, c.used_instances, c.pending_memory_mb, c.pending_disk_gb,
         c.expected_demand, c.counted, c.sleepy_memory_mb
     FROM nodes n LEFT JOIN node_metrics m ON m.node_id = n.id LEFT JOIN scheduler_node_capacity c ON c.node_id = n.id
 """
 # As above, without the ledger's counters: for when they cannot be read.
-BARE_VIEW = """
-    SELECT n.id, n.name, n.labels, n.region, n.arch, n.backend, n.sleepy_pool, n.max_instances, n.gpu_kind, n.state,
-        n.scheduling, n.registered_at, m.metrics, m.failed, m.sample_at, {now} - m.sample_at AS sample_age_us,
-        NULL AS sized
+BARE_VIEW = f"""
+    SELECT {_DECLARED_AND_MEASURED}, NULL AS sized
     FROM nodes n LEFT JOIN node_metrics m ON m.node_id = n.id
 """
 GET = Sql(f"{VIEW} WHERE n.name = :name")
