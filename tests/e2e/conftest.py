@@ -9,21 +9,13 @@ from pathlib import Path
 import pytest
 
 from fleet.cli.app import run
-from tests.e2e.served import As, Ended, Served
-from tests.servers import fresh_database
+from tests.e2e.served import As, Ended, Served, served_on
 
 
 @pytest.fixture(scope="package", params=["sqlite", "mariadb"])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """`sf-api`, its own processes, once on each database."""
-    folder = tmp_path_factory.mktemp("served")
-    redis_url = request.getfixturevalue("redis_server").url()
-    if request.param == "sqlite":
-        with Served(folder, f"sqlite:///{folder / 'ledger.db'}", redis_url) as running:
-            yield running
-        return
-    mariadb = request.getfixturevalue("mariadb")
-    with fresh_database(mariadb) as url, Served(folder, url, redis_url) as running:
+    with served_on(request, tmp_path_factory.mktemp("served")) as running:
         yield running
 
 

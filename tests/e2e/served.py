@@ -8,17 +8,19 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
+import pytest
 
 from fleet.ledger import cluster_config
 from fleet.ledger.database import Database
 from fleet.ledger.migrate import migrate
-from tests.servers import free_port, wait_until
+from tests.servers import free_port, fresh_database, wait_until
 
 SECRET = "a-secret-that-only-tests-know-0123456789"
 START_SECONDS = 60
@@ -184,6 +186,17 @@ class Ended:
     @property
     def json(self) -> Any:
         return json.loads(self.out)
+
+
+@contextmanager
+def served_on(request: pytest.FixtureRequest, folder: Path, *, workers: int = 2) -> Iterator[Served]:
+    """`sf-api` on the database that a fixture's parameter names: `sqlite`, or `mariadb`."""
+    with ExitStack() as stack:
+        url = f"sqlite:///{folder / 'ledger.db'}"
+        if request.param == "mariadb":
+            url = stack.enter_context(fresh_database(request.getfixturevalue("mariadb")))
+        redis_url = request.getfixturevalue("redis_server").url()
+        yield stack.enter_context(Served(folder, url, redis_url, workers=workers))
 
 
 def somewhere() -> str:

@@ -6,7 +6,6 @@ A 507 is a refusal with a reason and a 503 one that passes; what must never come
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
@@ -16,8 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import CheckContext
 from schemathesis.core.transport import Response
 
-from tests.e2e.served import METRICS, As, Served
-from tests.servers import fresh_database
+from tests.e2e.served import METRICS, As, Served, served_on
 
 Names = Callable[[str], str]
 EXAMPLES = 25
@@ -178,13 +176,7 @@ def test_the_web_page_runs_nothing_but_its_own_files(admin: As) -> None:
 @pytest.fixture(scope="module", params=["sqlite", "mariadb"])
 def poked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """An API of its own: generated calls also change the configuration and delete what they find."""
-    folder: Path = tmp_path_factory.mktemp("poked")
-    redis_url = request.getfixturevalue("redis_server").url()
-    if request.param == "sqlite":
-        with Served(folder, f"sqlite:///{folder / 'ledger.db'}", redis_url) as running:
-            yield running
-        return
-    with fresh_database(request.getfixturevalue("mariadb")) as url, Served(folder, url, redis_url) as running:
+    with served_on(request, tmp_path_factory.mktemp("poked")) as running:
         yield running
 
 

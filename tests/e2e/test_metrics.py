@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -11,8 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from fleet.api.metrics_reference import metric_names
 from fleet.ledger import passes
 from fleet.ledger.database import Database
-from tests.e2e.served import As, Served
-from tests.servers import fresh_database
+from tests.e2e.served import As, Served, served_on
 
 SMALL = {"cpus": 1, "memory_mb": 64, "disk_gb": 1}
 ENOUGH = {"limit_cpus": 2, "limit_memory_mb": 1024, "limit_disk_gb": 10, "expires_in_seconds": 3600}
@@ -22,13 +20,7 @@ Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 @pytest.fixture(scope="module", params=["sqlite", "mariadb"])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A fleet of its own, with something of everything."""
-    folder: Path = tmp_path_factory.mktemp("metrics")
-    redis_url = request.getfixturevalue("redis_server").url()
-    if request.param == "sqlite":
-        with Served(folder, f"sqlite:///{folder / 'ledger.db'}", redis_url) as running:
-            yield lived_in(running)
-        return
-    with fresh_database(request.getfixturevalue("mariadb")) as url, Served(folder, url, redis_url) as running:
+    with served_on(request, tmp_path_factory.mktemp("metrics")) as running:
         yield lived_in(running)
 
 

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,9 +18,9 @@ import pytest
 from fleet.ledger import namespaces
 from fleet.ledger.database import Database
 from fleet.services.authentication import ALIVE_SECONDS, FORGOTTEN_SECONDS, Authenticator, hashed
-from tests.e2e.served import METRICS, As, Served, calling_from, somewhere
+from tests.e2e.served import METRICS, As, Served, calling_from, served_on, somewhere
 from tests.e2e.test_api_authenticator import HERE, SECRET, Clock, Counted
-from tests.servers import fresh_database
+from tests.servers import wait_until
 
 WORKERS = 4
 HAMMERS = 6
@@ -33,16 +32,7 @@ Names = Callable[[str], str]
 @pytest.fixture(scope="module", params=["sqlite", "mariadb"])
 def crowd(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """An API of many processes."""
-    folder: Path = tmp_path_factory.mktemp("crowd")
-    redis_url = request.getfixturevalue("redis_server").url()
-    if request.param == "sqlite":
-        with Served(folder, f"sqlite:///{folder / 'ledger.db'}", redis_url, workers=WORKERS) as running:
-            yield running
-        return
-    with (
-        fresh_database(request.getfixturevalue("mariadb")) as url,
-        Served(folder, url, redis_url, workers=WORKERS) as running,
-    ):
+    with served_on(request, tmp_path_factory.mktemp("crowd"), workers=WORKERS) as running:
         yield running
 
 
@@ -78,10 +68,9 @@ class Hammering:
         with ThreadPoolExecutor(HAMMERS) as pool:
             hammers = [pool.submit(self.hammer) for _ in range(HAMMERS)]
             try:
-                deadline = time.monotonic() + 30
-                while self.successes(0.0) < BEFORE_REQUESTS:
-                    assert time.monotonic() < deadline, self.seen[-5:]
-                    time.sleep(0.02)
+                wait_until(
+                    lambda: self.successes(0.0) >= BEFORE_REQUESTS, seconds=30, what="the token lets enough requests in"
+                )
                 answer = revoke()
                 answered = time.monotonic()
                 time.sleep(AFTER_SECONDS)
@@ -215,10 +204,7 @@ def test_a_key_within_its_grace_still_works_and_then_ends_with_its_tokens(crowd:
         assert owner.get("/instances").status_code == 200
         with As.login(crowd.url, name, rotated["key"]) as fresh:
             assert fresh.get("/instances").status_code == 200
-            deadline = time.monotonic() + 20
-            while owner.get("/instances").status_code == 200:
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+            wait_until(lambda: owner.get("/instances").status_code != 200, seconds=20, what="the grace ends")
             (listed,) = admin.get(f"/auth/namespaces/{name}/keys").json()["items"]
             assert listed["former_ends_at"] is None
             assert fresh.get("/instances").status_code == 200

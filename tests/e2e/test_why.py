@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.served import As, Ended, Served
-from tests.servers import fresh_database
+from tests.e2e.served import As, Ended, Served, served_on
 
 Fleet = Callable[..., Ended]
 HEAD = re.compile(r"(\S+) was chosen by decision (\S+) at (\S+Z); (\d+) nodes were judged\.")
@@ -22,13 +21,7 @@ SMALL = ("--cpus", "1", "--memory", "64", "--disk", "1")
 @pytest.fixture(scope="module", params=["sqlite", "mariadb"])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A fleet of its own: the answers count every node that there is. Two racks; `a2` and `b2` have much memory."""
-    folder = tmp_path_factory.mktemp("why")
-    redis_url = request.getfixturevalue("redis_server").url()
-    if request.param == "sqlite":
-        with Served(folder, f"sqlite:///{folder / 'ledger.db'}", redis_url) as running:
-            yield racked(running)
-        return
-    with fresh_database(request.getfixturevalue("mariadb")) as url, Served(folder, url, redis_url) as running:
+    with served_on(request, tmp_path_factory.mktemp("why")) as running:
         yield racked(running)
 
 
