@@ -158,6 +158,7 @@ def _serve_one(settings: Settings, life: Life, secret: str, listening: socket, b
                 failures=failures,
                 secret=secret,
                 trusted_proxies=TrustedProxies.of(settings.api_trusted_proxies),
+                metrics_token=settings.metrics_token,
             )
         )
         serve_http(app, listening, beat)

@@ -314,3 +314,22 @@ def test_no_secret_and_no_hash_is_in_any_answer_event_or_log(served: Served, adm
         and (what, place) != ("the token's hash", "nodes.token_hash")
     ]
     assert found == []
+
+
+def test_metrics_want_the_token_that_is_configured(tmp_path: Path, redis_url: str) -> None:
+    served = Served(tmp_path, f"sqlite:///{tmp_path / 'ledger.db'}", redis_url, workers=1)
+    token = "a-token-for-scrapes-that-is-long-enough"
+    with served.config.open("a") as config:
+        config.write(f"METRICS_TOKEN={token}\n")
+    with served as running:
+        answers = [
+            httpx.get(f"{running.url}/metrics", headers=headers, timeout=10)
+            for headers in ({}, {"Authorization": f"Bearer {token}x"}, {"Authorization": f"Bearer {token}"})
+        ]
+        with running.admin() as admin:
+            as_admin = admin.get("/metrics")
+
+    assert [answer.status_code for answer in answers] == [401, 401, 200]
+    assert answers[0].json()["code"] == "unauthenticated"
+    assert "scheduler_capacity_cluster_total" in answers[2].text
+    assert as_admin.status_code == 401

@@ -6,6 +6,7 @@ All of it without waiting, unless a token has to be looked up.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import re
 from collections.abc import AsyncGenerator
@@ -37,13 +38,18 @@ _bearer = HTTPBearer(auto_error=False, description="The token that `POST /auth` 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What a process serves with. `secret` signs its tokens; `trusted_proxies` are believed about who calls."""
+    """What a process serves with.
+
+    `secret` signs its tokens; `trusted_proxies` are believed about who calls; `metrics_token`, where there is one, is
+    what a scrape has to send.
+    """
 
     context: Context
     authenticator: Authenticator
     failures: FailedLogins
     secret: str
     trusted_proxies: TrustedProxies
+    metrics_token: str = ""
 
     @property
     def database(self) -> Database:
@@ -131,6 +137,16 @@ async def retry_key(
     text = json.dumps([found.namespace, request.method, request.url.path, body], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()
     return RetryKey(namespace=found.namespace, key=idempotency_key, digest=digest)
+
+
+async def scraper(
+    request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+) -> None:
+    """Whoever scrapes the metrics, which name namespaces: with the token for that, where one is configured."""
+    wanted: str = request.app.state.services.metrics_token
+    sent = "" if credentials is None else credentials.credentials
+    if wanted and not hmac.compare_digest(sent.encode(), wanted.encode()):
+        raise Unauthenticated("the metrics want the bearer token that METRICS_TOKEN sets on this control node")
 
 
 ServicesDep = Annotated[Services, Depends(services)]

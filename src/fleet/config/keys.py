@@ -290,6 +290,14 @@ _API_KEYS: Final = (
         meaning="signs the tokens; the same on all API machines",
     ),
     Key(
+        name="METRICS_TOKEN",
+        scope=Scope.API,
+        parser=_secret(),
+        default=None,
+        secret=True,
+        meaning="what a scrape of /metrics must send as its bearer token; unset: nothing",
+    ),
+    Key(
         name="ADMIN_KEY_FILE",
         scope=Scope.API,
         parser=_absolute_path(),

@@ -72,6 +72,7 @@ class Settings:
     api_workers: int
     api_trusted_proxies: tuple[str, ...]
     auth_secret: str = field(repr=False)
+    metrics_token: str = field(repr=False)
     admin_key_file: str
     spawn_command: str
     path: Path

@@ -1,15 +1,15 @@
-"""`/healthz`, `/readyz`, `/metrics`: for supervisors and Prometheus, without a token."""
+"""`/healthz`, `/readyz`, `/metrics`: for supervisors and Prometheus, without a caller's token."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.responses import Response
 
 from fleet.api.answers import answer
 from fleet.api.bodies import StrictRoute
-from fleet.api.dependencies import ServicesDep
+from fleet.api.dependencies import ServicesDep, scraper
 from fleet.api.metrics import FleetCollector, process_figures
 from fleet.api.schemas import HealthAnswer, documented
 from fleet.ledger import cluster_config
@@ -38,8 +38,9 @@ def readyz(*, services: ServicesDep) -> Response:
 
 @router.get(
     "/metrics",
-    responses={200: {"description": "Prometheus text format", "content": {"text/plain": {}}}},
+    responses=documented() | {200: {"description": "Prometheus text format", "content": {"text/plain": {}}}},
     response_model=None,
+    dependencies=[Depends(scraper)],
 )
 def metrics(*, services: ServicesDep) -> Response:
     """The fleet's figures, read now, and the requests of all workers of this API."""
