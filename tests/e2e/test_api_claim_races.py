@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import httpx
 import pytest
 
 from fleet.ledger.database import Database, Sql
+from tests.e2e.claims_of import claims_of, give_back, path
 from tests.e2e.served import As, Served, assert_problem
 from tests.ledger.holding import open_transaction, waiting
 from tests.servers import wait_until
@@ -46,20 +46,6 @@ def made(admin: As) -> Iterator[list[str]]:
     yield names
     for name in names:
         give_back(admin, name)
-
-
-def path(name: str) -> str:
-    return f"/auth/namespaces/{name}/claims"
-
-
-def claims_of(admin: As, name: str) -> list[dict[str, Any]]:
-    items: list[dict[str, Any]] = admin.get(path(name)).json()["items"]
-    return items
-
-
-def give_back(admin: As, name: str) -> None:
-    for claim in claims_of(admin, name):
-        assert admin.delete(f"{path(name)}/{claim['uuid']}").status_code == 200
 
 
 @contextmanager

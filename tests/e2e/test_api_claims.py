@@ -13,6 +13,7 @@ from sqlalchemy import text
 from fleet.api.answers import iso
 from fleet.ledger.cluster import now_us
 from fleet.ledger.database import Database
+from tests.e2e.claims_of import claims_of, give_back, path
 from tests.e2e.served import As, Served, assert_problem
 from tests.servers import wait_until
 
@@ -38,19 +39,7 @@ def ns(admin: As, new_name: Names) -> Iterator[str]:
     name = new_name("claims")
     assert admin.post("/auth/namespaces", {"name": name}).status_code == 201
     yield name
-    for claim in claims_of(admin, name):
-        assert admin.delete(f"{path(name)}/{claim['uuid']}").status_code == 200
-
-
-def path(name: str, claim: str = "") -> str:
-    return f"/auth/namespaces/{name}/claims" + (f"/{claim}" if claim else "")
-
-
-def claims_of(admin: As, name: str) -> list[dict[str, Any]]:
-    answer = admin.get(path(name))
-    assert answer.status_code == 200, answer.text
-    items: list[dict[str, Any]] = answer.json()["items"]
-    return items
+    give_back(admin, name)
 
 
 def claimed(admin: As, name: str, **fields: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fleet.cli.app import run
+from tests.e2e.claims_of import give_back
 from tests.e2e.served import As, Ended, Served
 
 Names = Callable[[str], str]
@@ -28,8 +29,7 @@ def ns(admin: As, new_name: Names) -> Iterator[str]:
     name = new_name("cli-claims")
     assert admin.post("/auth/namespaces", {"name": name}).status_code == 201
     yield name
-    for claim in admin.get(f"/auth/namespaces/{name}/claims").json()["items"]:
-        assert admin.delete(f"/auth/namespaces/{name}/claims/{claim['uuid']}").status_code == 200
+    give_back(admin, name)
 
 
 def place(admin: As, name: str) -> None:
