@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleet.ledger import claim_grants
+from fleet.ledger import claim_grants, namespaces
 from fleet.ledger.claim_grants import Granted
 from fleet.ledger.database import Database, Sql
 from fleet.ledger.samples import set_scheduling
@@ -76,7 +76,7 @@ def test_a_claim_that_is_full_says_how_much_less_fits_and_how_far_it_must_grow(d
     # One more of either is still refused; the claim that grew takes what was asked.
     assert isinstance(create(ctx, cpus=2, memory_mb=65), Refusal)
     assert isinstance(create(ctx, cpus=3, memory_mb=64), Refusal)
-    claim_grants.change(db, claim.uuid, {"cpus": 4, "memory_mb": 160})
+    assert isinstance(claim_grants.change(db, claim.uuid, {"cpus": 4, "memory_mb": 160}), Granted)
     assert isinstance(create(ctx, cpus=3, memory_mb=96), Created)
 
 
@@ -103,15 +103,28 @@ def test_a_claim_that_cannot_grow_for_want_of_capacity_is_not_said_to(db: Databa
 
 def test_a_cluster_whose_rest_is_promised_says_what_is_left_and_what_to_add(db: Database, ctx: Context) -> None:
     ruling.node(db, ctx, "a", cpus=8)
-    fleet_of.claim(db, limit=(6, 1024, 10), namespace="others")
+    namespaces.ensure(db, "others")
+    claim = fleet_of.claim(db, limit=(6, 1024, 10), namespace="others")
 
     code, found = told(ctx, create(ctx, cpus=3))
 
-    assert (code, actions(found)) == ("out_of_capacity", ["ask", "register"])
+    assert (code, actions(found)) == ("out_of_capacity", ["ask", "shrink-claims", "register"])
     assert fields(found[0]) == {"cpus": 2}
-    assert found[1]["change"][0]["shape"] == {"cpus": 3, "memory_mb": 64, "disk_gb": 0}
+    assert found[1]["text"] == "Shrink or delete claims by 1 vCPU: that much of what they reserve is not used."
+    assert found[2]["change"][0]["shape"] == {"cpus": 3, "memory_mb": 64, "disk_gb": 0}
+    explained = explain(ctx, fleet_of.NAMESPACE, InstanceRequest(cpus=3, memory_mb=64)).as_dict()
+    assert explained["remedies"] == found
+    assert isinstance(claim_grants.change(db, claim, {"cpus": 5}), Granted)
+    assert isinstance(create(ctx, cpus=3), Created)
     ruling.node(db, ctx, "b", cpus=3, memory_mb=64)
     assert isinstance(create(ctx, cpus=3), Created)
+
+
+def test_claims_that_are_used_are_not_said_to_shrink(db: Database, ctx: Context) -> None:
+    ruling.node(db, ctx, "a", cpus=8)
+    fleet_of.claim(db, limit=(6, 1024, 10), used=(6, 64, 0), namespace="others")
+
+    assert actions(told(ctx, create(ctx, cpus=3))[1]) == ["ask", "register"]
 
 
 def test_what_will_leave_is_waited_for(db: Database, ctx: Context) -> None:
@@ -122,8 +135,8 @@ def test_what_will_leave_is_waited_for(db: Database, ctx: Context) -> None:
 
     _, found = told(ctx, create(ctx))
 
-    assert actions(found) == ["wait", "register"]
-    assert found[0]["text"] == "Wait until instances of namespaces without a claim that hold 1 vCPU have gone."
+    assert actions(found) == ["shrink-claims", "wait", "register"]
+    assert found[1]["text"] == "Wait until instances of namespaces without a claim that hold 1 vCPU have gone."
     fleet_of.delete(db, first.uuid)
     assert isinstance(create(ctx), Created)
 

@@ -11,12 +11,14 @@ from fleet.ledger.database import Database, Sql
 from fleet.model.errors import BrokenPromise
 from fleet.model.resources import CLUSTER_DIMENSIONS
 
-_UNUSED = ", ".join(
+UNUSED: Final = ", ".join(
     f"(SELECT COALESCE(SUM(CASE WHEN limit_{name} > used_{name} THEN limit_{name} - used_{name} ELSE 0 END), 0)"
     f" FROM namespace_claims WHERE folded = 0) AS claims_unused_{name}"
     for name in CLUSTER_DIMENSIONS
 )
-READ = Sql(f"SELECT k.*, {_UNUSED} FROM cluster_capacity k WHERE k.id = 1")
+"""Columns: what claims hold back and do not use, beside the cluster's row `k`."""
+
+READ = Sql(f"SELECT k.*, {UNUSED} FROM cluster_capacity k WHERE k.id = 1")
 MISSING: Final = "the row of cluster_capacity is missing; `fleet ctl migrate-db` makes it"
 """What is wrong where the row that every ledger has is not there: no guard may take that for a full cluster."""
 
@@ -61,7 +63,7 @@ def view(db: Database) -> ClusterView:
         claimed={name: row[f"claimed_{name}"] for name in CLUSTER_DIMENSIONS},
         unclaimed_used={name: row[f"unclaimed_used_{name}"] for name in CLUSTER_DIMENSIONS},
         overage={name: row[f"overage_{name}"] for name in CLUSTER_DIMENSIONS},
-        claims_unused={name: int(row[f"claims_unused_{name}"]) for name in CLUSTER_DIMENSIONS},
+        claims_unused=claims_unused(row),
         counted_nodes=row["counted_nodes"],
         updated_at_us=row["updated_at"],
     )
@@ -75,6 +77,11 @@ def unclaimed_side(row: RowMapping, name: str) -> tuple[int | None, int]:
     """
     limit = None if row[f"unlimited_{name}"] else row[f"total_{name}"] - row[f"claimed_{name}"]
     return limit, row[f"unclaimed_used_{name}"] + row[f"overage_{name}"]
+
+
+def claims_unused(row: RowMapping) -> dict[str, int]:
+    """Return what claims hold back and do not use, of a row with those columns."""
+    return {name: int(row[f"claims_unused_{name}"]) for name in CLUSTER_DIMENSIONS}
 
 
 def now_us(db: Database) -> int:

@@ -13,11 +13,11 @@ from fleet.ledger.database import Database, Sql
 from fleet.model.errors import BrokenPromise
 from fleet.model.resources import CLUSTER_DIMENSIONS, Amounts, DimensionFigure
 
-READ = Sql("""
-    SELECT k.*, n.uuid AS claim, n.limit_cpus, n.limit_memory_mb, n.limit_disk_gb,
+READ = Sql(f"""
+    SELECT k.*, {cluster.UNUSED}, n.uuid AS claim, n.limit_cpus, n.limit_memory_mb, n.limit_disk_gb,
            n.used_cpus, n.used_memory_mb, n.used_disk_gb
     FROM cluster_capacity k
-    LEFT JOIN namespace_claims n ON n.active_namespace = :namespace AND n.expires_at > {now}
+    LEFT JOIN namespace_claims n ON n.active_namespace = :namespace AND n.expires_at > {{now}}
     WHERE k.id = 1
 """)
 
@@ -52,12 +52,14 @@ class Side:
 class PayerRoom:
     """Who pays for a namespace's next charge, and the room that bounds it: `claim` None is the cluster.
 
-    A claim bounds under hard enforcement only. `unclaimed` is the cluster's side, whoever pays.
+    A claim bounds under hard enforcement only. `unclaimed` is the cluster's side, whoever pays; `idle` is what claims
+    hold back and do not use.
     """
 
     claim: str | None
     side: Side
     unclaimed: Side
+    idle: Mapping[str, int]
 
 
 def room_of(db: Database, namespace: str, *, claim_hard: bool) -> PayerRoom:
@@ -74,7 +76,9 @@ def room_of(db: Database, namespace: str, *, claim_hard: bool) -> PayerRoom:
     unclaimed = Side(
         {name: most for name, (most, _) in sides.items()}, {name: used for name, (_, used) in sides.items()}
     )
+    idle = cluster.claims_unused(row)
     if row["claim"] is None:
-        return PayerRoom(None, unclaimed, unclaimed)
+        return PayerRoom(None, unclaimed, unclaimed, idle)
     limit = {name: row[f"limit_{name}"] if claim_hard else None for name in CLUSTER_DIMENSIONS}
-    return PayerRoom(row["claim"], Side(limit, {name: row[f"used_{name}"] for name in CLUSTER_DIMENSIONS}), unclaimed)
+    used = {name: row[f"used_{name}"] for name in CLUSTER_DIMENSIONS}
+    return PayerRoom(row["claim"], Side(limit, used), unclaimed, idle)

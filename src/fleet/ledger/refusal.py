@@ -58,7 +58,8 @@ def explain(db: Database, ask: Ask, stage: Stage, payer: str | None) -> Refused:
             row = CLAIM.run(conn, uuid=payer).mappings().first()
             unclaimed = _cluster(CLUSTER.run(conn).mappings().first(), ask)
             return Refused(ask.node_id, stage, _claim(row, ask) if row is not None else (), unclaimed=unclaimed)
-        return Refused(ask.node_id, stage, _cluster(CLUSTER.run(conn).mappings().first(), ask))
+        row = cluster.READ.run(conn).mappings().first()
+        return Refused(ask.node_id, stage, _cluster(row, ask), idle={} if row is None else cluster.claims_unused(row))
 
 
 def _node(conn: Connection, ask: Ask) -> Refused:

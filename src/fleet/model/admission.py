@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from fleet.model.gpu_inventory import NO_GPUS_ASKED, GpuAsk
@@ -46,7 +47,8 @@ class AlreadyPlaced:
 class Refused:
     """A guard matched no row. The figures were read after the rollback and may differ from what the guard saw.
 
-    `unclaimed` are the cluster's own figures beside a claim's: whether the claim could grow.
+    `unclaimed` are the cluster's own figures beside a claim's: whether the claim could grow. `idle` is, beside the
+    cluster's figures, what claims hold back and do not use, by dimension.
     """
 
     node_id: int
@@ -57,6 +59,7 @@ class Refused:
     sample_age_seconds: float | None = None
     ineligible: str = ""
     unclaimed: tuple[DimensionFigure, ...] = ()
+    idle: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def demand_only(self) -> bool:

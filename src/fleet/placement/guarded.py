@@ -11,7 +11,7 @@ node; the one node that will do does not (a fork's); or nobody admitted in time,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fleet.model.admission import Stage
@@ -33,14 +33,15 @@ RETRY_SECONDS: Final = 1
 class GuardAnswer:
     """What a guard said that no other node could change.
 
-    `stage`: `CLAIM` or `CLUSTER`, and its `figures`; `unclaimed` are the cluster's, beside a claim's. `NODE`: the one
-    node that will do, by name, refused. None: nobody admitted in time.
+    `stage`: `CLAIM` or `CLUSTER`, and its `figures`; `unclaimed` are the cluster's, beside a claim's; `idle` is what
+    claims hold back and do not use. `NODE`: the one node that will do, by name, refused. None: nobody admitted in time.
     """
 
     stage: Stage | None = None
     node: str = ""
     figures: tuple[DimensionFigure, ...] = ()
     unclaimed: tuple[DimensionFigure, ...] = ()
+    idle: Mapping[str, int] = field(default_factory=dict)
 
 
 def remedies(request: PlacementRequest, frame: Frame, seed: int, answer: GuardAnswer) -> tuple[Remedy, ...]:
@@ -129,6 +130,8 @@ def _more_room(request: PlacementRequest, frame: Frame, seed: int, answer: Guard
     found: list[Remedy] = []
     if answer.stage is Stage.CLAIM and _has_room_for(answer.unclaimed, lacking):
         found.append(_grown_claim(answer.figures, at))
+    if answer.stage is Stage.CLUSTER and all(answer.idle.get(name, 0) >= short for name, short in lacking.items()):
+        found.append(_shrunk_claims(lacking, at))
     if all(figure.limit is None or figure.requested <= figure.limit for figure in answer.figures):
         found.append(_leaving(answer.stage, lacking, at))
     if answer.stage is Stage.CLUSTER:
@@ -151,6 +154,13 @@ def _grown_claim(figures: Sequence[DimensionFigure], at: tuple[str, int]) -> Rem
     )
     parts = (f"from {limit} to {counted(limit + short, name)}" for name, limit, short in grown)
     text = f"Grow the namespace's claim {' and '.join(parts)}: the cluster has that much unclaimed."
+    return Remedy(change, text, at[0], at[1], By.OPERATOR)
+
+
+def _shrunk_claims(lacking: Mapping[str, int], at: tuple[str, int]) -> Remedy:
+    parts = " and ".join(counted(short, name) for name, short in lacking.items())
+    change = ({"action": "shrink-claims", "frees": dict(lacking)},)
+    text = f"Shrink or delete claims by {parts}: that much of what they reserve is not used."
     return Remedy(change, text, at[0], at[1], By.OPERATOR)
 
 

@@ -115,7 +115,7 @@ def _explained(
     payer = Payer(room.claim, figures, by_owner(stage, figures))
     if decision.refused:
         return Explanation(decision, payer, remedies.of_refusal(asked, seen, decision))
-    answer = GuardAnswer(stage, figures=figures, unclaimed=room.unclaimed.figures(charged, grows=grows))
+    answer = GuardAnswer(stage, figures=figures, idle=room.idle, unclaimed=room.unclaimed.figures(charged, grows=grows))
     return Explanation(decision, payer, remedies.of_guard(asked, seen, decision, answer))
 
 

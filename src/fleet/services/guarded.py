@@ -70,9 +70,11 @@ def note_of(refused: Refused) -> dict[str, Any]:
     """Return what a walk's note keeps of a refusal: the figures that say no, all of them of whoever pays."""
     paying = refused.failing_stage in OWNERS
     told = [figure for figure in refused.figures if figure.exceeded or paying]
-    note = {"failing_stage": str(refused.failing_stage), "dimensions": _forms(told)}
+    note: dict[str, Any] = {"failing_stage": str(refused.failing_stage), "dimensions": _forms(told)}
     if refused.unclaimed:
         note["unclaimed"] = _forms(refused.unclaimed)
+    if refused.idle:
+        note["idle"] = dict(refused.idle)
     return note | ({"ineligible": refused.ineligible} if refused.ineligible else {})
 
 
@@ -84,7 +86,8 @@ def last_word(code: str, request: PlacementRequest, walk: Sequence[Note]) -> Gua
     last = said[-1]
     stage = Stage(last["failing_stage"])
     if stage in OWNERS:
-        return GuardAnswer(stage, figures=_read(last["dimensions"]), unclaimed=_read(last.get("unclaimed", ())))
+        figures, unclaimed = _read(last["dimensions"]), _read(last.get("unclaimed", ()))
+        return GuardAnswer(stage, figures=figures, unclaimed=unclaimed, idle=last.get("idle", {}))
     return GuardAnswer(stage, node=last["node"]) if request.reason is Reason.FORK else GuardAnswer()
 
 
