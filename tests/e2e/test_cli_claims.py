@@ -85,7 +85,28 @@ def test_without_a_uuid_the_active_claim_is_meant(fleet: Fleet, ns: str) -> None
     assert fleet("claim", "update", ns, "--cpus", "5", "--json").json["uuid"] == made["uuid"]
     assert len(fleet("claim", "events", ns, "--json").json["items"]) == 2
     # What is deleted is named.
-    assert fleet("claim", "delete", ns).code == 2
+    unnamed = fleet("claim", "delete", ns)
+    assert (unnamed.code, f"{made['uuid']} (active)" in unnamed.err) == (2, True)
+
+
+def test_a_claim_over_its_limit_may_stay_as_large_as_it_is(fleet: Fleet, admin: As, ns: str) -> None:
+    created(fleet, ns, "--cpus", "3")
+    place(admin, ns)
+    place(admin, ns)
+
+    refused = fleet("claim", "update", ns, "--cpus", "2")
+
+    assert (refused.code, "The smallest it may be now: --cpus 3." in refused.err) == (1, True)
+    assert fleet("claim", "update", ns, "--cpus", "3", "--json").code == 0
+
+
+def test_what_was_typed_wrong_is_told_in_the_words_it_was_typed_in(fleet: Fleet, ns: str) -> None:
+    nowhere = fleet("claim", "show", "no-such-namespace")
+    misspelt = fleet("claim", "show", ns, "notauuid")
+
+    assert (nowhere.code, "no such namespace or claim: no-such-namespace" in nowhere.err) == (1, True)
+    assert ("fleet namespace list" in nowhere.err, "fleet claim list no-such" in nowhere.err) == (True, False)
+    assert (misspelt.code, "'notauuid' is not a uuid" in misspelt.err) == (2, True)
 
 
 def test_people_see_what_is_used_of_each_limit_and_what_is_over(fleet: Fleet, admin: As, ns: str) -> None:
@@ -217,20 +238,22 @@ def test_what_cannot_be_meant_is_exit_2_in_words(fleet: Fleet, ns: str, words: t
 
 
 JUDGED: tuple[tuple[tuple[str, ...], str], ...] = (
-    (("--cpus", "-1", "--memory", "1", "--disk", "1", *DAY), "limit_cpus"),
-    (("--cpus", "1", "--memory", "1", "--disk", "-1", *DAY), "limit_disk_gb"),
-    (("--cpus", "1", "--memory", "9" * 30, "--disk", "1", *DAY), "limit_memory_mb"),
-    ((*SIZES, "--expires-in", "0"), "expires_in_seconds"),
-    ((*SIZES, "--expires-in", "-1"), "expires_in_seconds"),
-    ((*SIZES, "--expires-in", "99999w"), "expires_in_seconds"),
+    (("--cpus", "-1", "--memory", "1", "--disk", "1", *DAY), "--cpus: -1 is below 0"),
+    (("--cpus", "1", "--memory", "1", "--disk", "-1", *DAY), "--disk (GiB): -1 is below 0"),
+    (("--cpus", "1", "--memory", "9" * 30, "--disk", "1", *DAY), "--memory (MiB): a number of so many digits"),
+    ((*SIZES, "--expires-in", "0"), "--expires-in: 0s is below 1s"),
+    ((*SIZES, "--expires-in", "-1"), "--expires-in: -1s is below 1s"),
+    ((*SIZES, "--expires-in", "99999w"), "--expires-in: 699993d is above 3660d"),
 )
 
 
-@pytest.mark.parametrize(("flags", "field"), JUDGED)
-def test_an_amount_that_the_service_refuses_is_named(fleet: Fleet, ns: str, flags: tuple[str, ...], field: str) -> None:
+@pytest.mark.parametrize(("flags", "told"), JUDGED)
+def test_an_amount_that_the_service_refuses_is_told_by_its_flag(
+    fleet: Fleet, ns: str, flags: tuple[str, ...], told: str
+) -> None:
     ended = fleet("claim", "create", ns, *flags)
 
-    assert (ended.code, field in ended.err) == (1, True), ended
+    assert (ended.code, told in ended.err) == (1, True), ended
 
 
 def test_a_service_that_does_not_answer_is_exit_3(monkeypatch: pytest.MonkeyPatch) -> None:

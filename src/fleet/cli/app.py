@@ -129,7 +129,7 @@ def _told(error: Exception, *, as_json: bool) -> int:
         # Half characters come from a command line that is not UTF-8; what is sent or looked up is.
         error = Misused(f"{ascii(error.object)[:SHOWN_CHARACTERS]} is not text in UTF-8")
     if isinstance(error, Refused):
-        hint = "\n       ".join([*remedy_lines(error.document), _advice(error.document)])
+        hint = "\n       ".join([*remedy_lines(error.document), *error.hints, _advice(error.document)])
         _tell(str(error), hint, error.document if as_json else None)
         return REFUSED
     if isinstance(error, Misused):

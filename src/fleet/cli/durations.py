@@ -42,6 +42,17 @@ def seconds_of(text: str) -> int:
     return total
 
 
+def written(seconds: int) -> str:
+    """Return seconds as a flag takes them: `30d`, `1d12h`, `90s`."""
+    left, parts = abs(seconds), []
+    # Weeks are left out: who reads 52w1d has to count.
+    for unit, length in _UNITS[1:]:
+        count, left = divmod(left, length)
+        if count:
+            parts.append(f"{count}{'min' if unit == 'm' else unit}")
+    return ("-" if seconds < 0 else "") + ("".join(parts) or "0s")
+
+
 def duration(text: str) -> int:
     """Read a flag's value: the `parser` of its option.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 DONE: Final = 0
@@ -12,11 +12,15 @@ UNREACHABLE: Final = 3
 
 
 class Refused(Exception):
-    """The service (or the ledger) said no; `document` is its problem document."""
+    """The service (or the ledger) said no; `document` is its problem document, which programs get as it came.
 
-    def __init__(self, document: Mapping[str, Any]) -> None:
-        super().__init__(str(document.get("detail") or document.get("title") or document))
+    `told` is its sentence for people where that says more, `hints` are what to type next.
+    """
+
+    def __init__(self, document: Mapping[str, Any], *, told: str = "", hints: Sequence[str] = ()) -> None:
+        super().__init__(told or str(document.get("detail") or document.get("title") or document))
         self.document = dict(document)
+        self.hints = tuple(hints)
 
 
 class Misused(Exception):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
+from fleet.cli import told_refusals
 from fleet.cli.caller import Caller, Session, Unexpected
 from fleet.cli.outcome import Misused, Refused
 from fleet.cli.output import Output
@@ -89,7 +90,8 @@ class Shell:
         if answer.ok:
             return answer.body
         if isinstance(answer.body, Mapping) and "code" in answer.body:
-            raise Refused(answer.body)
+            told = told_refusals.in_words(answer.body, path, body)
+            raise Refused(answer.body, told=told, hints=told_refusals.hints(answer.body, path, body))
         raise Refused({"code": "unexpected", "status": answer.status, "detail": answer.sentence()})
 
     def get(self, path: str, **query: Any) -> Any:

@@ -5,13 +5,15 @@ A refusal is told with what would help: what is left, the smallest size that is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Self
 
 import typer
 
-from fleet.cli.commands.asking import Asked, amounts_of, shell_of
+from fleet.cli.caller import Unreachable
+from fleet.cli.commands.asking import Asked, amounts_of, shell_of, uuid_of
 from fleet.cli.durations import duration
 from fleet.cli.outcome import Misused, Refused
 from fleet.cli.output import Form, Output
@@ -28,7 +30,7 @@ COLUMNS: Final = (
 PLAIN: Final = (
     *("uuid", "namespace", "state", "coverage_state"),
     *(f"{part}_{name}" for part in ("limit", "used") for name in FLAGS),
-    *("expires_at", "created_at", "updated_at"),
+    *("expires_at", "created_at", "updated_at", "namespace_deleted_at"),
 )
 """What `--simple` lists."""
 NOTHING: Final = "-"
@@ -38,7 +40,7 @@ MAKE_ROOM: Final = (
 )
 
 Namespace = Annotated[str, typer.Argument(help="The namespace")]
-Uuid = Annotated[str, typer.Argument(help="The claim's uuid")]
+Uuid = Annotated[str | None, typer.Argument(help="The claim's uuid; it is not guessed")]
 Active = Annotated[str | None, typer.Argument(help="The claim's uuid; left out: the one that is active")]
 Memory = Annotated[str, typer.Option(help="MiB, or a size such as '32 GB'")]
 Disk = Annotated[str, typer.Option(help="GiB, or a size such as '500 GB'")]
@@ -69,9 +71,14 @@ def list_claims(
     ctx: typer.Context,
     namespace: Annotated[str | None, typer.Argument(help="The namespace; left out: all of them")] = None,
 ) -> None:
-    """List claims, youngest first, expired ones too; without a namespace all of the cluster, by namespace."""
+    """List claims, youngest first, expired ones too; without a namespace all of the cluster, by namespace.
+
+    A deleted namespace's claim is listed, and can be deleted, until it goes by itself.
+    """
     shell = shell_of(ctx)
-    found = list(_of_all(shell)) if namespace is None else shell.pages(_path(namespace))
+    found = shell.pages("/admin/claims") if namespace is None else shell.pages(_path(namespace))
+    # Stable: each namespace's claims stay youngest first.
+    found.sort(key=lambda claim: str(claim["namespace"]))
     if shell.output.is_human:
         shell.output.listing([_row(claim) for claim in found], COLUMNS, title="claims")
     else:
@@ -108,9 +115,17 @@ def update(
 
 
 @app.command()
-def delete(ctx: typer.Context, namespace: Namespace, uuid: Uuid) -> None:
-    """Give a claim up, at once; its capacity is everybody's again. Shows it as it was."""
+def delete(ctx: typer.Context, namespace: Namespace, uuid: Uuid = None) -> None:
+    """Give a claim up, at once; its capacity is everybody's again. Shows it as it was. The uuid must be given."""
     shell = shell_of(ctx)
+    if uuid is None:
+        with _Told(shell, namespace):
+            found = shell.pages(_path(namespace))
+        there = ", ".join(f"{claim['uuid']} ({claim['coverage_state']})" for claim in found)
+        raise Misused(
+            "which claim? What is deleted is named by its uuid, so that it is the one that was meant",
+            f"fleet claim delete {namespace} UUID; {namespace} has {there or 'no claim'}",
+        )
     with _Told(shell, namespace, uuid):
         gone = shell.call("DELETE", _path(namespace, uuid))
     shell.output.say(f"claim {gone['uuid']} is deleted; it was:")
@@ -162,7 +177,7 @@ def exercise(
 
 
 def _path(namespace: str, uuid: str | None = None) -> str:
-    return f"/auth/namespaces/{segment(namespace)}/claims" + ("" if uuid is None else f"/{segment(uuid)}")
+    return f"/auth/namespaces/{segment(namespace)}/claims" + ("" if uuid is None else f"/{uuid_of(uuid, 'claim')}")
 
 
 def _body(cpus: int | None, memory: str | None, disk: str | None, expires_in: int | None) -> dict[str, int]:
@@ -172,16 +187,6 @@ def _body(cpus: int | None, memory: str | None, disk: str | None, expires_in: in
     if expires_in is not None:
         body["expires_in_seconds"] = expires_in
     return body
-
-
-def _of_all(shell: Shell) -> Iterator[dict[str, Any]]:
-    for namespace in shell.pages("/auth/namespaces"):
-        try:
-            yield from shell.pages(_path(namespace["name"]))
-        except Refused as no:
-            # Deleted since the names were read.
-            if no.document.get("code") != "not_found":
-                raise
 
 
 def _active(shell: Shell, namespace: str) -> dict[str, Any]:
@@ -195,7 +200,10 @@ def _active(shell: Shell, namespace: str) -> dict[str, Any]:
         if claim["coverage_state"] == "active":
             return dict(claim)
     expired = f", only expired ones: {', '.join(claim['uuid'] for claim in found)}" if found else ""
-    raise Refused({"code": "not_found", "detail": f"the namespace {namespace} has no active claim{expired}"})
+    raise Refused(
+        {"code": "not_found", "detail": f"the namespace {namespace} has no active claim{expired}"},
+        hints=[f"Which claims there are: fleet claim list {namespace}; of all namespaces: fleet claim list."],
+    )
 
 
 # --- what people are shown ---------------------------------------------------------------------------------------
@@ -209,7 +217,8 @@ def _over(claim: Mapping[str, Any]) -> str:
 
 def _row(claim: Mapping[str, Any]) -> dict[str, Any]:
     amounts = {f"{name}_used/limit": f"{claim[f'used_{name}']}/{claim[f'limit_{name}']}" for name in FLAGS}
-    return {**claim, **amounts, "over": _over(claim)}
+    deleted = " (deleted)" if claim["namespace_deleted_at"] else ""
+    return {**claim, **amounts, "namespace": f"{claim['namespace']}{deleted}", "over": _over(claim)}
 
 
 def _show(output: Output, claim: Mapping[str, Any]) -> None:
@@ -217,7 +226,9 @@ def _show(output: Output, claim: Mapping[str, Any]) -> None:
     if not output.is_human:
         output.record(claim)
         return
-    output.record({name: value for name, value in claim.items() if not name.startswith(("limit_", "used_"))})
+    told = {name: value for name, value in claim.items() if not name.startswith(("limit_", "used_"))}
+    deleted_at = told.pop("namespace_deleted_at")
+    output.record({**told, "namespace_deleted_at": deleted_at} if deleted_at else told)
     output.say("")
     output.listing([_dimension(claim, name) for name in FLAGS], ("dimension", "limit", "used", "left", "over"))
     if claim["coverage_state"] == "expired":
@@ -249,9 +260,7 @@ class _Told:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         find = HELP.get(str(error.document.get("code"))) if isinstance(error, Refused) else None
         if isinstance(error, Refused) and find is not None and self.shell.output.form is not Form.JSON:
-            raise Refused(
-                {**error.document, "remedies": [{"text": line} for line in find(error.document, self)]}
-            ) from None
+            raise Refused(error.document, told=str(error), hints=error.hints or find(error.document, self)) from None
 
     @property
     def claim(self) -> str:
@@ -276,8 +285,14 @@ def _largest(document: Mapping[str, Any], told: _Told) -> list[str]:
 
 
 def _smallest(document: Mapping[str, Any], told: _Told) -> list[str]:
-    """A claim in use beyond the new size: how small it may be."""
-    flags = " ".join(f"{FLAGS[figure['dimension']]} {int(figure['used'])}" for figure in _exceeded(document))
+    """A claim in use beyond the new size: how small it may be. One that is over its limit may stay as it is."""
+    stands: Mapping[str, Any] = {}
+    if told.uuid is not None:
+        with contextlib.suppress(Refused, Unreachable):
+            stands = told.shell.get(_path(told.namespace, told.uuid))
+    figures = {figure["dimension"]: int(figure["used"]) for figure in _exceeded(document)}
+    least = {name: min(used, int(stands.get(f"limit_{name}", used))) for name, used in figures.items()}
+    flags = " ".join(f"{FLAGS[name]} {amount}" for name, amount in least.items())
     return [f"The smallest it may be now: {flags}.", f"Or delete instances of {told.namespace} first."]
 
 
@@ -295,9 +310,13 @@ def _replaced(document: Mapping[str, Any], told: _Told) -> list[str]:
 
 
 def _listed(document: Mapping[str, Any], told: _Told) -> list[str]:
+    namespaces = "Which namespaces there are: fleet namespace list."
+    if told.uuid is None:
+        # No claim was named: it is the namespace that is not there.
+        return [namespaces]
     return [
         f"Which claims there are: fleet claim list {told.namespace}; of all namespaces: fleet claim list.",
-        "Which namespaces: fleet namespace list.",
+        namespaces,
     ]
 
 
