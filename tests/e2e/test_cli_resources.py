@@ -32,7 +32,7 @@ def line_of(ended: Ended, name: str) -> str:
 def test_a_narrow_line_shows_what_is_left_of_what(
     fleet: Callable[..., Ended], node: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleet.cli.output.PIPE_WIDTH", 80)
+    monkeypatch.setattr("fleet.cli.output.terminal_width", lambda _stream: 80)
 
     ended = fleet("resources")
 

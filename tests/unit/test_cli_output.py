@@ -2,24 +2,49 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from fleet.cli import output
+from fleet.cli import app, output
+from fleet.cli.commands import audit, resources
+from fleet.cli.outcome import REFUSED, Refused
 from fleet.cli.output import Form, Output
+from fleet.cli.told_events import tell
+from fleet.ledger.events import EventView
 
 UUID = "6c95a2f8-7189-433c-81b3-7618fc9f3377"
 ITEM = {"id": UUID, "node": "sim-01", "created_at": "2026-11-30T00:00:01.123456Z", "summary": "0 of 12 nodes fit"}
 COLUMNS = ("id", "node", "created_at", "summary")
+WIDTHS = (80, 120, 160, 230)
+LONG_ADMIN = "system/admin-file"
+
+Lines = Callable[[int | None, Callable[[Output], None]], list[str]]
+
+
+@pytest.fixture
+def lines_at(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Lines:
+    """The lines that are printed on a terminal of that width; None: nobody looks."""
+
+    def at(width: int | None, show: Callable[[Output], None]) -> list[str]:
+        for module in (output, app):
+            monkeypatch.setattr(module, "terminal_width", lambda _stream: width)
+        show(Output(Form.HUMAN))
+        read = capsys.readouterr()
+        return (read.out + read.err).splitlines()
+
+    return at
 
 
 @pytest.fixture
 def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    def at(width: int, *items: dict[str, Any], columns: tuple[str, ...] = COLUMNS) -> list[str]:
-        monkeypatch.setattr(output, "console", lambda: Console(file=sys.stdout, width=width))
+    def at(width: int | None, *items: dict[str, Any], columns: tuple[str, ...] = COLUMNS) -> list[str]:
+        monkeypatch.setattr(output, "terminal_width", lambda _stream: width)
         Output(Form.HUMAN).listing(items, columns)
         return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
 
@@ -57,3 +82,140 @@ def test_an_address_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> N
     read = capsys.readouterr()
 
     assert [line.strip() for line in (read.out + read.err).splitlines()] == ["by", address, address, address]
+
+
+def words_of(lines: list[str]) -> list[str]:
+    return " ".join(lines).split()
+
+
+def an_event() -> dict[str, Any]:
+    figures = {f"sim-{at:02d}": {"reason": "over_limit_cpus", "current_cpus": at, "limit_cpus": 3} for at in range(8)}
+    return {
+        "at": "2026-11-30T00:00:01.123456Z",
+        "level": "warning",
+        "message": "schedule has no candidates at stage sufficient_idle_cpu, aborting",
+        "payload": {"candidates": [], "dropped": figures, "instance": UUID},
+    }
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_an_event_is_broken_between_words_and_hangs_below_its_time(lines_at: Lines, width: int) -> None:
+    lines = lines_at(width, lambda shown: tell(shown, [an_event()]))
+    unbroken = lines_at(None, lambda shown: tell(shown, [an_event()]))
+
+    assert len(unbroken) == 2  # its day, and one line
+    assert lines[1].startswith("00:00:01.123456 [warning] schedule has no candidates")
+    assert len(lines) > 3
+    assert all(line.startswith("  ") for line in lines[2:])
+    assert max(map(len, lines)) <= width
+    assert words_of(lines) == words_of(unbroken)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_refusal_is_broken_between_words(lines_at: Lines, width: int) -> None:
+    detail = " ".join(f"{at} sufficient_idle_cpu," for at in range(20))
+    document = {"code": "out_of_capacity", "detail": detail, "decision_id": UUID, "remedies": [{"text": detail}]}
+
+    def refuse(_shown: Output) -> None:
+        assert app._told(Refused(document), as_json=False) == REFUSED
+
+    lines = lines_at(width, refuse)
+    unbroken = lines_at(None, refuse)
+
+    assert len(unbroken) == 3
+    assert unbroken[2] == f"       out_of_capacity; fleet decision show {UUID}"
+    assert lines[0].startswith("fleet: 0 sufficient_idle_cpu, ")
+    assert all(line.startswith(" " * 7) for line in lines[1:])
+    assert max(map(len, lines)) <= width
+    assert words_of(lines) == words_of(unbroken)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("changed", [1, 12])
+def test_the_audit_shows_when_and_who_whole(lines_at: Lines, width: int, changed: int) -> None:
+    old = {f"limit_{at}": None for at in range(changed)}
+    payload = {"by": LONG_ADMIN, "old": old, "new": dict.fromkeys(old, 40), "claim_uuid": UUID}
+    event = EventView(
+        event_id=7,
+        at_us=1_796_000_000_000_000,
+        object_type="claim",
+        object_id=UUID,
+        level="info",
+        message="namespace claim changed",
+        payload=payload,
+    )
+    rows = [audit._row(event)] * 2
+    lines = lines_at(width, lambda shown: shown.listing(rows, audit.COLUMNS))
+
+    words = words_of(lines)
+    assert max(map(len, lines)) <= width
+    for whole in ("2026-11-30T00:53:20Z", LONG_ADMIN):
+        assert words.count(whole) == 2, lines
+    assert words.count(UUID) == 4
+    assert "…" not in "".join(lines)
+
+
+def figures_of(**given: Any) -> dict[str, Any]:
+    return dict.fromkeys((*resources.FIGURES, "instances_committed"), 123_456) | {
+        "cpu_committed_row_present": True,
+        "takes_instances": False,
+        "takes_none_because": "cordoned",
+        **given,
+    }
+
+
+@pytest.mark.parametrize(("width", "columns"), [(80, "SHORT"), (120, "MIDDLE"), (160, "LONG"), (230, "LONG")])
+def test_resources_show_the_columns_that_fit(lines_at: Lines, width: int, columns: str) -> None:
+    total = {"cpu_available": 1, "ram_available": 2, "disk_available": 3}
+    found = {
+        "per_node": {f"hv{at}": figures_of(cpu_load_1=0.5) for at in range(3)},
+        "nodes": {"hypervisors": 3, "in_total": 2},
+        "total": total,
+        "capacity_degraded": False,
+    }
+    lines = lines_at(width, lambda shown: resources._show_nodes(shown, found))
+
+    assert max(map(len, lines)) <= width
+    assert "…" not in "".join(lines)
+    rows = [line.split() for line in lines if line.startswith("hv")]
+    assert [row[:2] for row in rows] == [[f"hv{at}", "cordoned"] for at in range(3)]
+    assert {len(row) for row in rows} == {len(getattr(resources, columns))}
+
+
+def test_where_nobody_looks_a_row_is_a_line(lines_at: Lines) -> None:
+    item = ITEM | {"summary": "word " * 200}
+
+    assert len(lines_at(None, lambda shown: shown.listing([item], COLUMNS))) == 2
+    assert len(lines_at(None, lambda shown: shown.record(item))) == len(item)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_long_field_hangs_below_its_beginning(lines_at: Lines, width: int) -> None:
+    item = {"uuid": UUID, "why": f"{UUID} " * 9}
+    lines = lines_at(width, lambda shown: shown.record(item))
+
+    assert lines[0] == f"uuid  {UUID}"
+    assert all(line.startswith(" " * 6) for line in lines[2:])
+    assert max(map(len, lines)) <= width
+    assert words_of(lines).count(UUID) == 10
+
+
+def test_a_terminal_of_unknown_width_is_taken_for_80_characters() -> None:
+    program = "from fleet.cli.output import *; Output(Form.HUMAN).say('word ' * 40)"
+    environ = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
+    here, there = pty.openpty()
+    try:
+        subprocess.run(
+            [sys.executable, "-c", program],
+            stdin=there,
+            stdout=there,
+            stderr=there,
+            env=environ,
+            check=True,
+            timeout=60,
+        )
+        lines = os.read(here, 10_000).decode().splitlines()
+    finally:
+        os.close(here)
+        os.close(there)
+    assert [len(line.split()) for line in lines] == [16, 15, 9]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from rich.text import Text
 
 import fleet
 from fleet.cli.caller import Unexpected, Unreachable
@@ -30,9 +31,11 @@ from fleet.cli.commands import (
     resources,
 )
 from fleet.cli.commands.asking import remedy_lines
+from fleet.cli.layout import broken
 from fleet.cli.outcome import DONE, REFUSED, UNREACHABLE, USAGE, Misused, Refused
-from fleet.cli.output import Form, Output, console
+from fleet.cli.output import Form, Output, console, terminal_width
 from fleet.cli.session import SYSTEM, URL_DEFAULT, Shell
+from fleet.cli.typed_values import Commands
 from fleet.model.errors import DatabaseUnavailable, FleetError, InvalidRequest
 
 INTERRUPTED: Final = 130
@@ -44,6 +47,7 @@ _ON_THEIR_OWN: Final = frozenset({"replay", "decide", "simulate"})
 
 app = typer.Typer(
     name="fleet",
+    cls=Commands,
     help="Place instances on nodes, see why they went there, and run the fleet.",
     epilog="--json, --simple, --url, --key-file and --as may stand anywhere on the line.",
     no_args_is_help=True,
@@ -154,11 +158,13 @@ def _tell(message: str, hint: str, document: Mapping[str, Any] | None) -> None:
     if document is not None:
         Output(Form.JSON).json(document)
         return
-    err = console(error=True)
-    err.print("fleet:", style="bold red", end=" ")
-    err.print(message, markup=False, soft_wrap=True)
-    if hint:
-        err.print(f"       {hint}", style="dim", markup=False, soft_wrap=True)
+    err, width = console(error=True), terminal_width(sys.stderr)
+    head = "fleet: "
+    told = Text("\n".join(broken(head + message, width, hang=len(head))))
+    told.stylize("bold red", 0, len(head.rstrip()))
+    err.print(told, soft_wrap=True)
+    for line in broken(" " * len(head) + hint, width) if hint else ():
+        err.print(line, style="dim", markup=False, soft_wrap=True)
 
 
 def _advice(document: Mapping[str, Any]) -> str:

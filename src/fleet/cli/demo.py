@@ -210,7 +210,7 @@ def _summary(
 ) -> None:
     placed_on = Counter(answer["node"] for answer in burst.placed.values())
     table = Table(title="\nNodes: committed of the limit", title_justify="left")
-    for heading in ("node", "instances", "CPUs", "memory, GiB", "disk, GB"):
+    for heading in ("node", "instances", "CPUs", "memory, GiB", "disk, GiB"):
         table.add_column(heading, justify="right" if heading == "instances" else "left")
     for node in nodes:
         cells = [_bar(node, name, unit) for name, unit in (("cpus", 1), ("memory_mb", 1024), ("disk_gb", 1))]

@@ -1,6 +1,7 @@
 """What commands print: tables for people, JSON or comma-separated lines for programs.
 
-Human words may change at any time; `--json` and `--simple` are what programs rely on.
+Human words may change at any time; `--json` and `--simple` are what programs rely on. A terminal gets lines broken
+between words; where nobody looks, a line is never broken.
 """
 
 from __future__ import annotations
@@ -8,19 +9,21 @@ from __future__ import annotations
 import json
 import re
 import sys
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
+
+from fleet.cli.layout import GAP, Sheet, broken
 
 PIPE_WIDTH: Final = 240
-IDENTIFIERS: Final = frozenset({"uuid", "id", "name", "node"})
+"""How wide a table that rich lays out may be where nobody looks."""
+IDENTIFIERS: Final = frozenset({"uuid", "id", "name", "node", "at", "by"})
 """Columns whose cells are never broken, however narrow the terminal."""
-GAP: Final = 2
+FIELD_MIN: Final = 24
+"""Characters that a field's value is given beside its name, however narrow the terminal."""
 
 _MICROSECONDS: Final = re.compile(r"(?<=:\d\d)\.\d{6}Z$")
 
@@ -33,8 +36,13 @@ class Form(StrEnum):
     SIMPLE = "simple"
 
 
+def terminal_width(stream: TextIO) -> int | None:
+    """How many characters a line of the terminal holds, 80 where that is unknown; None where nobody looks."""
+    return Console(file=stream).width if stream.isatty() else None
+
+
 def console(*, error: bool = False) -> Console:
-    """A console; where nobody looks, lines are not broken. `:b:` within an address is no picture."""
+    """A console that leaves lines as they are. `:b:` within an address is no picture."""
     stream = sys.stderr if error else sys.stdout
     width = None if stream.isatty() else PIPE_WIDTH
     return Console(file=stream, highlight=False, emoji=False, soft_wrap=True, width=width)
@@ -46,11 +54,7 @@ class Output:
     def __init__(self, form: Form) -> None:
         self.form = form
         self._console = console()
-
-    @property
-    def width(self) -> int:
-        """How many characters a line holds."""
-        return self._console.width
+        self._width = terminal_width(sys.stdout)
 
     @property
     def is_human(self) -> bool:
@@ -64,9 +68,13 @@ class Output:
         elif self.form is Form.SIMPLE:
             self.lines([",".join(columns), *(",".join(plain(_at(item, name)) for name in columns) for item in items)])
         elif not items:
-            self._console.print(f"[dim]no {escape(title)}[/]" if title else "[dim]nothing[/]")
+            self._line(f"no {title}" if title else "nothing", "dim")
         else:
-            self._table(items, columns)
+            self._table(_sheet(items, columns))
+
+    def fits(self, items: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> bool:
+        """Whether a table of the named columns has room for each item on a line of its own."""
+        return _sheet(items, columns).fits(self._width)
 
     def record(self, item: Mapping[str, Any]) -> None:
         """Print one thing, a line a field."""
@@ -75,15 +83,16 @@ class Output:
         elif self.form is Form.SIMPLE:
             self.lines(list(_flat(item, ())))
         else:
-            table = Table.grid(padding=(0, 2))
-            for path, value in _fields(item, ()):
-                table.add_row(f"[bold]{escape('.'.join(path))}[/]", escape(plain(value)))
-            self._console.print(table)
+            fields = [(".".join(path), plain(value)) for path, value in _fields(item, ())]
+            wide = max((len(name) for name, _value in fields), default=0) + GAP
+            for name, value in fields:
+                self._field(name, value, wide)
 
     def say(self, text: str, *, style: str = "") -> None:
-        """One line for people; programs do not see it."""
+        """Print a sentence for people; programs do not see it."""
         if self.is_human:
-            self._console.print(escape(text), style=style or None, soft_wrap=True)
+            for line in broken(text, self._width):
+                self._line(line, style)
 
     def lines(self, lines: Iterable[str]) -> None:
         """Print plain lines."""
@@ -94,48 +103,39 @@ class Output:
         """Print JSON."""
         sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
 
-    def _table(self, items: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-        titles = [name.rpartition(".")[2] for name in columns]
-        rows = [[_MICROSECONDS.sub("Z", plain(_at(item, name))) for name in columns] for item in items]
-        if _narrowest(columns, titles, rows) > self._console.width:
-            broken = [title.replace("_", " ") for title in titles]
-            if _narrowest(columns, broken, rows) > self._console.width:
-                self._blocks(titles, rows)
-                return
-            titles = broken
-        table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, GAP, 0, 0))
-        for name, title in zip(columns, titles, strict=True):
-            numbers = all(isinstance(_at(item, name), int | float | None) for item in items)
-            table.add_column(title, justify="right" if numbers else "left", no_wrap=name in IDENTIFIERS)
-        for row in rows:
-            table.add_row(*map(escape, row))
-        self._console.print(table)
+    def _line(self, text: str, style: str = "", *, styled: int | None = None) -> None:
+        """Print a text as it is, all of it or its first characters in a style."""
+        shown = Text(text)
+        shown.stylize(style, 0, styled)
+        self._console.print(shown, soft_wrap=True)
 
-    def _blocks(self, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Print each row as a paragraph: a cell that is cut says something else, and an id must bear being copied."""
-        for first, *others in rows:
-            text = "  ".join([first, *(f"{title} {cell}" for title, cell in zip(titles[1:], others, strict=True))])
-            wrapped = textwrap.wrap(
-                text,
-                self._console.width,
-                subsequent_indent="    ",
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-            head, rest = wrapped[0], "".join(f"\n{line}" for line in wrapped[1:])
-            self._console.print(
-                f"[bold]{escape(first)}[/]{escape(head.removeprefix(first))}{escape(rest)}", soft_wrap=True
-            )
+    def _field(self, name: str, value: str, wide: int) -> None:
+        room = None if self._width is None else self._width - wide
+        first, *others = value.split("\n") if room is None else broken(value, max(room, FIELD_MIN), hang=0)
+        self._line(name.ljust(wide) + first, "bold", styled=len(name))
+        for line in others:
+            self._line(" " * wide + line)
+
+    def _table(self, sheet: Sheet) -> None:
+        table = sheet.laid(self._width)
+        if table is None:
+            # A cell that is cut says something else, and an id must bear being copied.
+            for row, lines in zip(sheet.rows, sheet.paragraphs(self._width), strict=True):
+                self._line("\n".join(lines), "bold", styled=len(row[0]))
+            return
+        for line in table.heads:
+            self._line(line, "bold")
+        for line in table.rows:
+            self._line(line)
 
 
-def _narrowest(columns: Sequence[str], titles: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """Return the width in which a table needs to cut no word, and to break no id."""
-    widths = []
-    for at, (name, title) in enumerate(zip(columns, titles, strict=True)):
-        cells = [row[at] for row in rows]
-        words = cells if name in IDENTIFIERS else [word for cell in cells for word in cell.split()]
-        widths.append(max(len(text) for text in (*title.split(), *words)))
-    return sum(widths) + GAP * (len(columns) - 1)
+def _sheet(items: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Sheet:
+    rows = [[_MICROSECONDS.sub("Z", plain(_at(item, name))) for name in columns] for item in items]
+    numbers = [
+        at for at, name in enumerate(columns) if all(isinstance(_at(item, name), int | float | None) for item in items)
+    ]
+    whole = [at for at, name in enumerate(columns) if name in IDENTIFIERS]
+    return Sheet([name.rpartition(".")[2] for name in columns], rows, numbers, whole)
 
 
 def plain(value: Any) -> str:

@@ -26,7 +26,10 @@ LONG: Final = (
     *("ram_left_mb", "ram_committed_mb", "ram_measured_mb", "ram_limit_mb", "wake_risk_mb"),
     *("disk_left_gb", "disk_committed_gb", "disk_limit_gb", "instances", "queue"),
 )
-LONG_WIDTH: Final = 150
+MIDDLE: Final = tuple(
+    name for name in LONG if not name.endswith(("_measured", "_measured_mb", "_hard_max", "instances"))
+)
+"""What is committed beside what is left, for a line too narrow for all figures."""
 CLUSTER: Final = ("cluster", "total", "claimed", "claims_unused", "unclaimed_used", "overage", "left")
 DIMENSIONS: Final = ("cpus", "memory_mb", "disk_gb")
 ROWS_TOLD: Final = 5
@@ -73,9 +76,10 @@ def _show_nodes(output: Output, found: Mapping[str, Any]) -> None:
                 "disk_left_gb": total["disk_available"],
             }
         )
-    if output.width < LONG_WIDTH:
+    columns = next((form for form in (LONG, MIDDLE) if output.fits(rows, form)), SHORT)
+    if columns is SHORT:
         _abridge(rows)
-    output.listing(rows, LONG if output.width >= LONG_WIDTH else SHORT, title="hypervisors")
+    output.listing(rows, columns, title="hypervisors")
     if rows and summed < count:
         output.say("In all: of the hypervisors that take instances now.", style="dim")
 
