@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -368,6 +369,30 @@ def test_a_wrong_key_is_exit_1_in_words(fleet: Callable[..., Ended], monkeypatch
 
     assert ended.code == 1
     assert "unauthenticated" in ended.err
+    assert "for the namespace system with the key from FLEET_KEY" in ended.err
+
+
+def test_a_flag_that_does_nothing_without_another_is_misuse(fleet: Callable[..., Ended]) -> None:
+    alone = fleet("instance", "delete", str(uuid4()), "--wait-seconds", "5s")
+    endless = fleet("instance", "delete", str(uuid4()), "--wait", "--wait-seconds", "30d")
+
+    assert (alone.code, "--wait-seconds goes with --wait" in alone.err) == (2, True)
+    assert (endless.code, "--wait-seconds 30d: at least 1s, at most 1d" in endless.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("instance", "list", "--limit", "0"), "'--limit': 0 is below 1, the least"),
+        (("instance", "create", "--cpus", "four"), "'--cpus': 'four' is not a whole number"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_repeated(
+    fleet: Callable[..., Ended], words: tuple[str, ...], told: str
+) -> None:
+    ended = fleet(*words)
+
+    assert (ended.code, told in ended.err) == (2, True), ended
 
 
 def test_resources_show_every_hypervisor(fleet: Callable[..., Ended]) -> None:

@@ -186,6 +186,8 @@ def test_what_the_cluster_cannot_promise_is_refused_with_what_is_left(fleet: Fle
     assert (refused.code, grown.code) == (1, 1)
     assert f"The largest it may be now: --cpus {left}." in refused.err
     assert f"The largest it may be now: --cpus {left}." in grown.err
+    assert "Requested is the growth: --cpus 1000000, from 4." in grown.err
+    assert ("promise this claim:" in refused.err, "promise the growth of this claim:" in grown.err) == (True, True)
     assert "fleet claim list" in refused.err
     assert fleet("claim", "update", ns, "--cpus", str(left)).code == 0
 

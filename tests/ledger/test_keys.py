@@ -12,6 +12,7 @@ from fleet.ledger.database import Database
 from fleet.ledger.namespaces import Credential, KeyView
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.errors import Conflict
+from fleet.model.moment import iso
 from tests.ledger import fleet_of
 from tests.servers import wait_until
 
@@ -135,6 +136,8 @@ def test_a_second_grace_is_refused_while_the_first_runs_and_no_grace_ends_both(d
     with pytest.raises(Conflict) as refused:
         rotate(db, grace=100, new="newer")
     assert refused.value.extra["state"] == "rotating"
+    [until] = [iso(found.former_ends_at_us) for found in namespaces.keys(db, "tenant", 10)]
+    assert f"still good until {until};" in refused.value.detail
     assert set(secrets_of(db)) == {"hash of k", "new"}
 
     rotate(db, grace=0, new="newest")

@@ -9,9 +9,10 @@ import pytest
 from fleet.api.routers.admin import ObjectType
 from fleet.api.routers.events import Level
 from fleet.cli.commands import audit
+from fleet.cli.outcome import Misused
 from fleet.cli.output import Form, Output
 from fleet.cli.session import Shell
-from fleet.cli.told_events import tell, youngest_events
+from fleet.cli.told_events import LEVELS, check, tell, youngest_events
 
 
 def an_event(at: str, message: str, **payload: Any) -> dict[str, Any]:
@@ -61,4 +62,12 @@ def test_each_day_is_written_once_above_its_events(capsys: pytest.CaptureFixture
 
 def test_the_command_line_knows_the_kinds_and_levels_that_the_service_knows() -> None:
     assert get_args(ObjectType) == audit.KINDS
-    assert get_args(Level) == audit.LEVELS
+    assert get_args(Level) == LEVELS
+
+
+def test_a_span_that_no_event_can_lie_in_is_misuse_and_the_other_way_round_is_told() -> None:
+    with pytest.raises(Misused, match="at most 30min old") as refused:
+        check(None, 1800, 3600)
+
+    assert refused.value.hint.endswith("--since 1h --until 30min")
+    check("warning", 3600, 1800)

@@ -57,6 +57,14 @@ class Answer:
         return f"{self.status}: {str(self.body)[:200]}"
 
 
+class NoToken(Unexpected):
+    """The key was refused; `answer` says why."""
+
+    def __init__(self, url: str, answer: Answer) -> None:
+        super().__init__(f"no token from {url}/auth: {answer.sentence()}")
+        self.answer = answer
+
+
 @dataclass(slots=True)
 class Session:
     """Where the service is and who asks; one token for all callers, renewed when it has run out."""
@@ -78,7 +86,7 @@ class Session:
             if not self._token or self._token == refused:
                 answer = caller.raw("POST", "/auth", {"namespace": self.namespace, "key": self.key}, {})
                 if not answer.ok:
-                    raise Unexpected(f"no token from {self.url}/auth: {answer.sentence()}")
+                    raise NoToken(self.url, answer)
                 self._token = answer.body["token"]
             return self._token
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from fleet.cli import told_refusals
-from fleet.cli.caller import Caller, Session, Unexpected
+from fleet.cli.caller import Caller, NoToken, Session, Unexpected
 from fleet.cli.outcome import Misused, Refused
 from fleet.cli.output import Output
 
@@ -86,13 +86,25 @@ class Shell:
             Refused: the service said no.
             Unreachable: it did not answer.
         """
-        answer = self.caller().call(method, path, body, key=key)
+        try:
+            answer = self.caller().call(method, path, body, key=key)
+        except NoToken as no:
+            raise self._without_token(no) from None
         if answer.ok:
             return answer.body
         if isinstance(answer.body, Mapping) and "code" in answer.body:
             told = told_refusals.in_words(answer.body, path, body)
             raise Refused(answer.body, told=told, hints=told_refusals.hints(answer.body, path, body))
         raise Refused({"code": "unexpected", "status": answer.status, "detail": answer.sentence()})
+
+    def _without_token(self, no: NoToken) -> Exception:
+        """Return the refusal of the key, and which key of which namespace it was; no secret is told."""
+        document = no.answer.body
+        if not isinstance(document, Mapping) or "code" not in document:
+            return no
+        source = key_source(self.namespace, self.key_file, self.environ)
+        asked = f"asked at {self.url} for the namespace {self.namespace} with the key from {source}"
+        return Refused(document, hints=[asked])
 
     def get(self, path: str, **query: Any) -> Any:
         """The body of a GET."""
@@ -138,21 +150,28 @@ def segment(text: str) -> str:
 
 def find_key(namespace: str, key_file: Path | None, environ: Mapping[str, str]) -> str:
     """The key of `namespace`: from the file named, `FLEET_KEY`, `FLEET_KEY_FILE`, or the admin's own file."""
-    if key_file is not None:
-        return _read_key(key_file)
-    if environ.get("FLEET_KEY"):
-        return environ["FLEET_KEY"].strip()
-    if environ.get("FLEET_KEY_FILE"):
-        return _read_key(Path(environ["FLEET_KEY_FILE"]))
-    if namespace == SYSTEM:
-        for path in (NEAR_KEY, INSTALLED_KEY):
-            if os.access(path, os.R_OK):
-                return _read_key(path)
+    source = key_source(namespace, key_file, environ)
+    if isinstance(source, Path):
+        return _read_key(source)
+    if source:
+        return environ[source].strip()
     raise Misused(
         f"no key for the namespace {namespace}",
         "give one with --key-file FILE, FLEET_KEY=… or FLEET_KEY_FILE=FILE; the admin's key is in the service's "
         f"ADMIN_KEY_FILE ({NEAR_KEY} after `./dev run`)",
     )
+
+
+def key_source(namespace: str, key_file: Path | None, environ: Mapping[str, str]) -> Path | str:
+    """Where the key of `namespace` comes from: a file, a variable, or, when there is none, an empty text."""
+    if key_file is not None:
+        return key_file
+    if environ.get("FLEET_KEY"):
+        return "FLEET_KEY"
+    if environ.get("FLEET_KEY_FILE"):
+        return Path(environ["FLEET_KEY_FILE"])
+    near = (NEAR_KEY, INSTALLED_KEY) if namespace == SYSTEM else ()
+    return next((path for path in near if os.access(path, os.R_OK)), "")
 
 
 def _read_key(path: Path) -> str:

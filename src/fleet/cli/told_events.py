@@ -12,13 +12,15 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from fleet.cli.durations import age
+from fleet.cli.durations import age, written
+from fleet.cli.outcome import Misused
 from fleet.cli.output import Output, plain
 from fleet.cli.rule_words import is_rule, rule_words
 from fleet.cli.session import Shell
 
 SHOWN_MAX: Final = 8
 EVENTS_MAX: Final = 1000
+LEVELS: Final = ("info", "warning", "error")
 COLUMNS: Final = ("at", "level", "message", "payload")
 
 
@@ -32,8 +34,24 @@ Until = Annotated[int | None, typer.Option(parser=age, metavar="DURATION", help=
 
 def chosen(level: str | None, message: str | None, since: int | None, until: int | None) -> dict[str, Any]:
     """Return the query of what is asked for."""
+    check(level, since, until)
     given = {"level": level, "message": message, "since_seconds": since, "until_seconds": until}
     return {name: value for name, value in given.items() if value is not None}
+
+
+def check(level: str | None, since: int | None, until: int | None) -> None:
+    """Refuse a choice that no event can meet.
+
+    Raises:
+        Misused: with what would be accepted.
+    """
+    if level is not None and level not in LEVELS:
+        raise Misused(f"--level {level!r}: write one of {', '.join(LEVELS)}")
+    if since is not None and until is not None and since < until:
+        raise Misused(
+            f"nothing is at most {written(since)} old (--since) and at least {written(until)} (--until)",
+            f"what lies between: --since {written(until)} --until {written(since)}",
+        )
 
 
 def youngest_events(shell: Shell, path: str, *, most: int = EVENTS_MAX, **query: Any) -> list[dict[str, Any]]:

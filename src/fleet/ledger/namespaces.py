@@ -19,6 +19,7 @@ from fleet.ledger import events, idempotency
 from fleet.ledger.database import Database, Sql
 from fleet.ledger.idempotency import Keyed
 from fleet.model.errors import Conflict
+from fleet.model.moment import iso
 
 EXPIRED_KEPT_SECONDS: Final = 7 * 86_400
 """How long an expired key is still listed; then the reconciler removes it."""
@@ -238,7 +239,7 @@ def create_key(
     except IntegrityError:
         if key(db, namespace, name) is None:
             raise
-        detail = f"namespace {namespace} already has a key named {name}; delete it first"
+        detail = f"namespace {namespace} already has a key named {name}; rotate it for a new secret, or delete it first"
         raise Conflict(detail, state="exists") from None
 
 
@@ -277,7 +278,7 @@ def rotate_key(
         if row is None:
             return None
         if grace_us and row["former_ends_at"] is not None:
-            raise _still_rotating(namespace, name)
+            raise _still_rotating(namespace, name, iso(row["former_ends_at"]))
         lived = None if row["expires_at"] is None else row["expires_at"] - row["created_at"]
         lives = lived if same_lifetime else lifetime_us
         kept = bool(grace_us) and not row["expired"]
@@ -381,10 +382,10 @@ def _record(conn: Connection, made: KeyView, message: str, by: str, **figures: i
     events.record(conn, "namespace", made.namespace, message, payload, by=by)
 
 
-def _still_rotating(namespace: str, name: str) -> Conflict:
+def _still_rotating(namespace: str, name: str, until: str) -> Conflict:
     detail = (
-        f"the secret that key {name} of namespace {namespace} had before its last rotation is still good; rotate it "
-        "without a grace, which ends both, or wait until `former_ends_at`"
+        f"the secret that key {name} of namespace {namespace} had before its last rotation is still good "
+        f"until {until}; rotate it without a grace, which ends both, or wait for that"
     )
     return Conflict(detail, state="rotating")
 

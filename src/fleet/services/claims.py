@@ -106,7 +106,7 @@ def update(
     found = get(db, caller, namespace, ref)
     changed = claim_grants.change(db, found.uuid, limits, expires_in_seconds, by=caller.by)
     if isinstance(changed, ClaimRefused):
-        raise _refusal(changed)
+        raise _refusal(changed, growing=True)
     return changed
 
 
@@ -137,7 +137,7 @@ def _uuid(ref: str) -> str:
         raise NotFound(NO_CLAIM) from None
 
 
-def _refusal(refused: ClaimRefused) -> FleetError:
+def _refusal(refused: ClaimRefused, *, growing: bool = False) -> FleetError:
     """Return what a caller is told of a refusal."""
     figures, again = refused.figures, "try again in a moment"
     match refused.code:
@@ -153,7 +153,9 @@ def _refusal(refused: ClaimRefused) -> FleetError:
             told = "the claim has expired and covers nothing; delete it and make a new one"
             return ClaimNotActive(told, coverage_state="expired")
         case "claim_capacity":
-            told = f"the cluster does not have the capacity to promise this claim: {_told(figures)}"
+            # Of a claim that grows, the growth is what is requested.
+            what = "the growth of this claim" if growing else "this claim"
+            told = f"the cluster does not have the capacity to promise {what}: {_told(figures)}"
             return ClaimCapacity(told, dimensions=_forms(figures))
         case "no_cluster_capacity":
             return ClaimNotReady(f"the cluster's capacity is not known yet, so nothing can be promised; {again}")

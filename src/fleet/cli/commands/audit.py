@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
+from uuid import UUID
 
 import typer
 
@@ -12,7 +13,7 @@ from fleet.cli.commands.asking import shell_of
 from fleet.cli.commands.settings import database_of
 from fleet.cli.outcome import Misused
 from fleet.cli.output import plain
-from fleet.cli.told_events import Since, Until
+from fleet.cli.told_events import Since, Until, check
 from fleet.model.moment import iso
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 COLUMNS: Final = ("at", "by", "object", "message", "change")
 SIMPLE: Final = ("at", "by", "object_type", "object_id", "level", "message", "change")
 KINDS: Final = ("instance", "node", "namespace", "claim", "cluster")
-LEVELS: Final = ("info", "warning", "error")
 PAGE_ITEMS: Final = 500
 TOLD_ELSEWHERE: Final = frozenset({"by", "old", "new", "from", "to", "old_is_default", "new_is_default"})
 
@@ -50,8 +50,9 @@ def audit(
     kind, _, key = (target or "").partition(":")
     if kind and kind not in KINDS:
         raise Misused(f"--object {target!r}: write one of {', '.join(KINDS)}, or for example node:hv1")
-    if level is not None and level not in LEVELS:
-        raise Misused(f"--level {level!r}: write one of {', '.join(LEVELS)}")
+    if kind in ("instance", "claim") and key and not _is_uuid(key):
+        raise Misused(f"--object {target!r}: {key!r} is not a uuid", f"all of them: --object {kind}")
+    check(level, since, until)
     wanted = Filter(
         object_type=kind,
         object_id=key,
@@ -85,6 +86,13 @@ def _youngest(database: Database, wanted: Filter, most: int) -> Iterator[EventVi
         left, cursor = left - len(page.events), page.next_cursor
         if cursor is None:
             return
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return bool(UUID(text))
+    except ValueError:
+        return False
 
 
 def _shown(event: EventView) -> dict[str, Any]:

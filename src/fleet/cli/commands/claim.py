@@ -14,7 +14,7 @@ import typer
 
 from fleet.cli.caller import Unreachable
 from fleet.cli.commands.asking import Asked, amounts_of, shell_of, uuid_of
-from fleet.cli.durations import duration
+from fleet.cli.durations import duration, written
 from fleet.cli.outcome import Misused, Refused
 from fleet.cli.output import Form, Output
 from fleet.cli.session import Shell, segment
@@ -34,6 +34,7 @@ PLAIN: Final = (
 )
 """What `--simple` lists."""
 NOTHING: Final = "-"
+TIMEOUT_SECONDS_MAX: Final = 86_400
 MAKE_ROOM: Final = (
     "Or make room: shrink or delete another claim (`fleet claim list`), delete instances, add nodes; "
     "`fleet resources` shows what is there."
@@ -162,9 +163,8 @@ def exercise(
     timeout: Annotated[
         int,
         typer.Option(
-            min=1,
-            max=86_400,
-            metavar="SECONDS",
+            parser=duration,
+            metavar="DURATION",
             help="Wait at most so long for an instance, for the cleaning up, and beyond the reconciler's interval",
         ),
     ] = 120,
@@ -172,6 +172,8 @@ def exercise(
     """Check the whole of claims on this cluster, in namespaces made for it and removed; it takes real capacity."""
     from fleet.cli.exercise.run import exercise as run
 
+    if not 1 <= timeout <= TIMEOUT_SECONDS_MAX:
+        raise Misused(f"--timeout {written(timeout)}: at least 1s, at most {written(TIMEOUT_SECONDS_MAX)}")
     code = run(shell_of(ctx), instances=not no_instances, expiry=not no_expiry, timeout=timeout)
     raise typer.Exit(code)
 
@@ -275,13 +277,15 @@ def _exceeded(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 def _largest(document: Mapping[str, Any], told: _Told) -> list[str]:
     """A claim that does not fit: how large it may be, in what is too much of it."""
-    flags = []
+    flags, grown = [], []
     for figure in _exceeded(document):
         name = figure["dimension"]
         # What is requested of the cluster is the growth; a new claim grows from nothing.
         former = told.body.get(f"limit_{name}", 0) - int(figure["requested"])
         flags.append(f"{FLAGS[name]} {former + max(0, int(figure['limit']) - int(figure['used']))}")
-    return [f"The largest it may be now: {' '.join(flags)}.", MAKE_ROOM]
+        if former > 0:
+            grown.append(f"Requested is the growth: {FLAGS[name]} {former + int(figure['requested'])}, from {former}.")
+    return [*grown, f"The largest it may be now: {' '.join(flags)}.", MAKE_ROOM]
 
 
 def _smallest(document: Mapping[str, Any], told: _Told) -> list[str]:

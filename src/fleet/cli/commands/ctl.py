@@ -27,6 +27,14 @@ CONFIG_COLUMNS: Final = ("key", "value", "default", "updated_at", "updated_by", 
 Key = Annotated[str, typer.Argument(help="A cluster-wide key")]
 
 
+@app.callback()
+def everywhere(ctx: typer.Context, config: Config = None) -> None:
+    """On a control node: the cluster's configuration and the ledger itself."""
+    if config is not None:
+        # It may stand before the command as well.
+        ctx.default_map = {name: {"config": str(config)} for name in getattr(ctx.command, "commands", ())}
+
+
 app.command()(audit)
 
 

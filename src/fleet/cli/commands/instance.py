@@ -10,6 +10,7 @@ import typer
 
 from fleet.cli.caller import Unreachable
 from fleet.cli.commands.asking import Asked, ask_for, body_of, shell_of, show_decision, uuid_of
+from fleet.cli.durations import duration, written
 from fleet.cli.outcome import Misused, Refused
 from fleet.cli.output import console
 from fleet.cli.session import Shell
@@ -20,9 +21,13 @@ app = typer.Typer(help="Create, look at and delete instances.", no_args_is_help=
 COLUMNS: Final = ("uuid", "name", "namespace", "state", "node", "cpus", "memory_mb", "disk_gb", "created_at")
 POLL_SECONDS: Final = 0.25
 WAIT_SECONDS: Final = 300
+WAIT_SECONDS_MAX: Final = 86_400
 Uuid = Annotated[str, typer.Argument(help="The instance's uuid")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is done, showing progress")]
-WaitSeconds = Annotated[int, typer.Option(min=1, max=86_400, help="With --wait: for at most so long")]
+WaitSeconds = Annotated[
+    int | None,
+    typer.Option(parser=duration, metavar="DURATION", help="With --wait: for at most so long; 5min when left out"),
+]
 
 
 @app.command()
@@ -32,10 +37,10 @@ def create(
     asked: Asked,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say where it would go and why")] = False,
     wait: Wait = False,
-    wait_seconds: WaitSeconds = WAIT_SECONDS,
+    wait_seconds: WaitSeconds = None,
 ) -> None:
     """Place a new instance: on the best node that has room for it."""
-    shell = shell_of(ctx)
+    shell, patience = shell_of(ctx), _patience(wait, wait_seconds)
     body = body_of(asked)
     if dry_run:
         show_decision(shell, shell.call("POST", "/placements/explain", body))
@@ -45,7 +50,7 @@ def create(
     except Refused as no:
         raise _with_remedies(shell, no) from None
     if wait:
-        done = _wait_for(shell, made["uuid"], made["operation_id"], {"running"}, wait_seconds)
+        done = _wait_for(shell, made["uuid"], made["operation_id"], {"running"}, patience)
         shell.output.record({**made, "state": done["state"]})
     else:
         shell.output.record(made)
@@ -128,13 +133,13 @@ def delete(
     ctx: typer.Context,
     uuid: Uuid,
     wait: Wait = False,
-    wait_seconds: WaitSeconds = WAIT_SECONDS,
+    wait_seconds: WaitSeconds = None,
 ) -> None:
     """Delete an instance; its room is free again when its node has done it."""
-    shell = shell_of(ctx)
+    shell, patience = shell_of(ctx), _patience(wait, wait_seconds)
     accepted = shell.call("DELETE", f"/instances/{uuid_of(uuid, 'instance')}")
     if wait:
-        done = _wait_for(shell, uuid, accepted["operation_id"], {"deleted"}, wait_seconds)
+        done = _wait_for(shell, uuid, accepted["operation_id"], {"deleted"}, patience)
         accepted = {**accepted, "state": done["state"]}
     shell.output.record(accepted)
 
@@ -169,6 +174,17 @@ def resize(ctx: typer.Context, uuid: Uuid) -> None:
 def fork(ctx: typer.Context, uuid: Uuid) -> None:
     """Copy an instance on its node (not supported yet)."""
     shell_of(ctx).call("POST", f"/instances/{uuid_of(uuid, 'instance')}/fork", {})
+
+
+def _patience(wait: bool, seconds: int | None) -> int:
+    """Return how many seconds to wait at most, if at all."""
+    if seconds is None:
+        return WAIT_SECONDS
+    if not wait:
+        raise Misused("--wait-seconds goes with --wait", f"--wait --wait-seconds {written(seconds)}")
+    if not 1 <= seconds <= WAIT_SECONDS_MAX:
+        raise Misused(f"--wait-seconds {written(seconds)}: at least 1s, at most {written(WAIT_SECONDS_MAX)}")
+    return seconds
 
 
 def _wait_for(shell: Shell, uuid: str, operation: str, wanted: set[str], seconds: int) -> dict[str, Any]:

@@ -215,7 +215,10 @@ def token(
     *,
     revoke: Annotated[bool, typer.Option("--revoke", help="End the node's token, without a new one")] = False,
 ) -> None:
-    """Make a node's token, shown this once; its former one stops working. It publishes samples and no more."""
+    """Make a node's token, shown this once; its former one stops working.
+
+    With it a hypervisor publishes the node's samples and sees to the node's operations; nothing else.
+    """
     shell = shell_of(ctx)
     if revoke:
         shell.call("DELETE", f"/nodes/{segment(name)}/token")
