@@ -227,10 +227,10 @@ class KeepsClaimedAfterExpiry(Fault):
                     call.answer[f"claimed_{name}"] += claim[f"limit_{name}"]
 
 
-class KeepsClaimsOfDeletedNamespaces(Fault):
+class PromisesToDeletedNamespaces(Fault):
     def after(self, call: Call) -> None:
-        if call.status == 404 and call.of_claims and call.place.endswith("-c/claims") and call.method == "GET":
-            call.status, call.answer = 200, {"items": [], "next_cursor": None}
+        if call.status == 404 and call.of_claims and call.place.endswith("-c/claims") and call.method == "POST":
+            call.status, call.answer = 201, {}
 
 
 class LosesTheLedger(Fault):
@@ -267,7 +267,7 @@ QUICK: tuple[tuple[Callable[[], Fault], str], ...] = (
     (DeletesSoftly, "what is deleted is not there"),
     (ForgetsWho, "the claim's own events: created"),
     (LosesTheLedger, "the ledger agrees with its charges"),
-    (KeepsClaimsOfDeletedNamespaces, "the namespace is deleted"),
+    (PromisesToDeletedNamespaces, "the namespace is deleted"),
 )
 """Noticed without an instance and without waiting for an end."""
 WITH_INSTANCES: tuple[tuple[Callable[[], Fault], str], ...] = (

@@ -25,6 +25,7 @@ TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 FIELDS = [
     *("uuid", "namespace", "state", "coverage_state", "limit_cpus", "limit_memory_mb", "limit_disk_gb"),
     *("used_cpus", "used_memory_mb", "used_disk_gb", "expires_at", "created_at", "updated_at"),
+    "namespace_deleted_at",
 ]
 
 
@@ -304,14 +305,67 @@ def test_what_is_not_there_is_answered_in_the_same_words(admin: As, ns: str, new
     admin.delete(path(other, theirs["uuid"]))
 
 
-def test_a_deleted_namespace_has_no_claims_and_gets_none(admin: As, ns: str, new_name: Names) -> None:
+def test_in_a_deleted_namespace_no_claim_is_made_or_changed(admin: As, ns: str, new_name: Names) -> None:
     name = new_name("gone")
     admin.post("/auth/namespaces", {"name": name})
     made = claimed(admin, name, limit_cpus=0, limit_memory_mb=0, limit_disk_gb=0)
     assert admin.delete(f"/auth/namespaces/{name}").status_code == 204
 
-    for answer in (admin.post(path(name), BODY), admin.get(path(name)), admin.get(path(name, made["uuid"]))):
+    for answer in (admin.post(path(name), BODY), admin.put(path(name, made["uuid"]), {"limit_disk_gb": 0})):
         assert_problem(answer, 404, "not_found")
+    give_back(admin, name)
+
+
+def test_the_claim_a_deleted_namespace_left_is_seen_and_given_up_and_its_capacity_returns_at_once(
+    served: Served, admin: As, ns: str, new_name: Names
+) -> None:
+    name = new_name("gone")
+    admin.post("/auth/namespaces", {"name": name})
+    before = cluster(admin)
+    made = claimed(admin, name)
+    mine = claimed(admin, ns)
+    admin.delete(f"/auth/namespaces/{name}")
+
+    [left] = claims_of(admin, name)
+    assert left == {**made, "namespace_deleted_at": left["namespace_deleted_at"]}
+    assert TIME.fullmatch(left["namespace_deleted_at"])
+    assert admin.get(path(name, made["uuid"])).json() == left
+    everybodys = admin.get("/admin/claims?limit=1000").json()["items"]
+    assert [claim for claim in everybodys if claim["namespace"] in {name, ns}] == [mine, left]
+    assert [message for message, _ in messages(admin, path(name, made["uuid"]))] == ["db record created"]
+
+    gone = admin.delete(path(name, made["uuid"]))
+    assert (gone.status_code, gone.json()) == (200, left)
+    give_back(admin, ns)
+    assert cluster(admin) == before
+    assert claims_of(admin, name) == []
+    # The namespace's own end is read as well, by the admin alone.
+    told = [message for message, _ in messages(admin, f"/auth/namespaces/{name}")]
+    assert told[-3:] == [
+        "namespace deleted",
+        "delete namespace claim request from REST API",
+        "namespace claim deleted, capacity returned",
+    ]
+    with served.namespace(new_name("owner")) as owner:
+        assert_problem(owner.get(f"/auth/namespaces/{name}/events"), 404, "not_found")
+        assert_problem(owner.get("/admin/claims"), 403, "forbidden")
+
+
+def test_the_pages_of_all_claims_miss_nothing(admin: As, ns: str, new_name: Names) -> None:
+    names = [ns, *(new_name("pages") for _ in range(3))]
+    for name in names[1:]:
+        admin.post("/auth/namespaces", {"name": name})
+    made = [claimed(admin, name, limit_cpus=0, limit_memory_mb=0, limit_disk_gb=0) for name in names]
+    page = admin.get("/admin/claims?limit=2").json()
+    found = page["items"]
+    while page["next_cursor"] is not None:
+        page = admin.get(f"/admin/claims?limit=2&cursor={page['next_cursor']}").json()
+        found += page["items"]
+
+    assert [claim for claim in found if claim["namespace"] in names] == made[::-1]
+    assert len({claim["uuid"] for claim in found}) == len(found)
+    for name in names:
+        give_back(admin, name)
 
 
 WRONG: tuple[Any, ...] = (True, False, 1.0, 1.5, "1", -1, 2**40 + 1, 2**53 + 1, 2**63, 10**30, None, [], {})
@@ -354,6 +408,7 @@ def test_a_claims_life_is_told_on_its_own_timeline_and_on_its_namespaces(served:
     (created, record), (changed, change) = told
     assert (created, changed) == ("db record created", "namespace claim changed")
     assert limits.items() <= record.items()
+    assert record["expires_at"] == made["expires_at"]
     assert record["by"] == change["by"] == "system/admin-file.control"
     assert (change["old"], change["new"]) == ({"limit_cpus": 4}, {"limit_cpus": 5})
     of_namespace = messages(admin, f"/auth/namespaces/{ns}")[1:]

@@ -51,7 +51,11 @@ class ClaimFields(BaseModel):
 
 
 class ClaimAnswer(BaseModel):
-    """A claim. `coverage_state` is active or expired: it is set when a pass folds the claim, not when it is read."""
+    """A claim. `coverage_state` is active or expired: it is set when a pass folds the claim, not when it is read.
+
+    `namespace_deleted_at`: null, or since when its namespace is deleted; it is then deleted after
+    `CLEANER_DELAY_SECONDS`, and can be deleted before.
+    """
 
     uuid: str
     namespace: str
@@ -66,3 +70,4 @@ class ClaimAnswer(BaseModel):
     expires_at: str
     created_at: str
     updated_at: str
+    namespace_deleted_at: str | None

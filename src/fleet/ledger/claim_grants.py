@@ -247,7 +247,8 @@ def _grant(
     idempotency.answered(conn, keyed, made.as_dict())
     asked = {"claim": uuid, **named, "expires_in_seconds": seconds}
     events.record(conn, "namespace", namespace, "create namespace claim request from REST API", asked, by=by)
-    taken = {**binds, "charges": int(paid["charges"])}
+    # The request says how long from now; only the moment tells when it ends.
+    taken = {**binds, "charges": int(paid["charges"]), "expires_at": iso(made.expires_at_us)}
     events.record(conn, "claim", uuid, "db record created", taken, by=by)
     _promise(conn, _Promise(limits, overdrawn(used, limits), used))
     return made

@@ -128,9 +128,15 @@ class Credential:
 
 def get(db: Database, name: str) -> NamespaceView | None:
     """Return a namespace that is not deleted."""
+    found = get_or_deleted(db, name)
+    return None if found is None or found.deleted_at_us is not None else found
+
+
+def get_or_deleted(db: Database, name: str) -> NamespaceView | None:
+    """Return a namespace, also one that is deleted."""
     with db.read() as conn:
         row = GET.run(conn, name=name).mappings().first()
-    return None if row is None or row["deleted_at"] is not None else _view(row)
+    return None if row is None else _view(row)
 
 
 def listing(db: Database, limit: int, after: str = "") -> list[NamespaceView]:

@@ -1,12 +1,14 @@
 """A namespace's claims of cluster capacity: made, read, changed and given up by the admin.
 
 What is not there is answered in the same words, whether the namespace, the claim or both are missing, or the claim is
-another namespace's. A read that fails says so; it never answers that there is no claim.
+another namespace's. A read that fails says so; it never answers that there is no claim. A deleted namespace's claims
+hold their capacity for a while yet: they are read and given up like any other, but neither made nor changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -67,11 +69,12 @@ def create(
 
 
 def listing(
-    db: Database, caller: Caller, namespace: str, limit: int, after: tuple[int, str] | None = None
+    db: Database, caller: Caller, namespace: str | None, limit: int, after: tuple[int, str] | None = None
 ) -> list[ClaimView]:
-    """Return a namespace's claims, expired ones too, youngest first. Admin only."""
+    """Return a namespace's claims (None: the cluster's), expired ones too, youngest first. Admin only."""
     require_admin(caller)
-    _require_namespace(db, namespace)
+    if namespace is not None:
+        _require_namespace(db, namespace, deleted=True)
     return claim_views.listing(db, namespace, limit, None if after is None else Position(*after))
 
 
@@ -83,7 +86,7 @@ def get(db: Database, caller: Caller, namespace: str, ref: str) -> ClaimView:
         DatabaseUnavailable: nothing is known about it.
     """
     require_admin(caller)
-    _require_namespace(db, namespace)
+    _require_namespace(db, namespace, deleted=True)
     found = claim_views.get(db, namespace, _uuid(ref))
     if found is None:
         raise NotFound(NO_CLAIM)
@@ -113,6 +116,8 @@ def update(
 def delete(db: Database, caller: Caller, namespace: str, ref: str) -> ClaimView:
     """Delete a claim, covering or expired, and return it as it was; its capacity is the cluster's again. Admin only.
 
+    A deleted namespace's claim is deleted like any other: that is how its capacity returns before the cleaner's delay.
+
     Raises:
         NotFound: there is none (any more).
         ClaimDeleteFailed: it stands, with its capacity.
@@ -122,11 +127,12 @@ def delete(db: Database, caller: Caller, namespace: str, ref: str) -> ClaimView:
     gone = claim_grants.delete(db, found.uuid, by=caller.by)
     if gone is None:
         raise NotFound(NO_CLAIM)
-    return gone
+    return replace(gone, namespace_deleted_at_us=found.namespace_deleted_at_us)
 
 
-def _require_namespace(db: Database, name: str) -> None:
-    if not is_name(name) or namespaces.get(db, name) is None:
+def _require_namespace(db: Database, name: str, *, deleted: bool = False) -> None:
+    find = namespaces.get_or_deleted if deleted else namespaces.get
+    if not is_name(name) or find(db, name) is None:
         raise NotFound(NO_CLAIM)
 
 

@@ -149,7 +149,7 @@ KNOWN: Final[Sequence[Message]] = (
         "create namespace claim request from REST API", "namespace", (*LIMITS, "expires_in_seconds", "claim", "by")
     ),
     Message("delete namespace claim request from REST API", "namespace", ("claim", "by")),
-    Message("db record created", "claim", (*LIMITS, "by")),
+    Message("db record created", "claim", (*LIMITS, "expires_at", "by")),
     Message("namespace claim deleted, capacity returned", "namespace", ("claim", "by")),
     Message(
         "deprecated weighted affinity specification accepted",

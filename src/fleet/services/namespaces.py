@@ -75,6 +75,18 @@ def get(db: Database, caller: Caller, name: str) -> NamespaceView:
     return found
 
 
+def require_events(db: Database, caller: Caller, name: str) -> None:
+    """Refuse who may not read a namespace's events. The admin may read a deleted one's too: its end stands there.
+
+    Raises:
+        NotFound: there is none, or it is another's.
+    """
+    require_sight(caller, name, NO_NAMESPACE)
+    find = namespaces.get_or_deleted if caller.is_admin else namespaces.get
+    if find(db, name) is None:
+        raise NotFound(NO_NAMESPACE)
+
+
 def delete(db: Database, caller: Caller, name: str) -> None:
     """Delete a namespace without instances, its keys with it. Admin only; its tokens stop working."""
     require_admin(caller)

@@ -17,13 +17,16 @@ from fleet.api.admin_answers import (
     ResourcesAnswer,
     key_name,
 )
-from fleet.api.answers import LIMIT_DEFAULT, answer
+from fleet.api.answers import LIMIT_DEFAULT, answer, page, position
 from fleet.api.bodies import StrictRoute
+from fleet.api.claim_answers import ClaimAnswer
 from fleet.api.dependencies import AdminDep, CursorQuery, LimitQuery, ServicesDep
+from fleet.api.routers.claims import cursor_of
+from fleet.api.routers.claims import show as show_claim
 from fleet.api.routers.events import FilterDep, NewestFirstQuery, trail_page
 from fleet.api.schemas import Anything, Page, documented
 from fleet.ledger.verify import verify
-from fleet.services import cluster_config, views
+from fleet.services import claims, cluster_config, views
 from fleet.services.saved_snapshot import with_instances
 
 router = APIRouter(prefix="/admin", route_class=StrictRoute, tags=["admin"])
@@ -41,6 +44,15 @@ def resources(*, services: ServicesDep, caller: AdminDep) -> Response:
 def cluster_capacity(*, services: ServicesDep, caller: AdminDep) -> Response:
     """The cluster's row, what is left of it, and what claims hold back; a total of null is unlimited."""
     return answer(views.cluster_capacity(services.database))
+
+
+@router.get("/claims", responses=documented(403, success=Page[ClaimAnswer]), response_model=None)
+def list_claims(
+    *, services: ServicesDep, caller: AdminDep, limit: LimitQuery = LIMIT_DEFAULT, cursor: CursorQuery = None
+) -> Response:
+    """All namespaces' claims, youngest first: all that holds capacity back, deleted namespaces' too."""
+    found = claims.listing(services.database, caller, None, limit + 1, position(cursor))
+    return page(found, limit, show_claim, cursor_of)
 
 
 @router.get("/snapshot", responses=documented(403, success=Anything), response_model=None)

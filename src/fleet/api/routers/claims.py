@@ -33,7 +33,13 @@ def show(claim: ClaimView) -> dict[str, Any]:
         "expires_at": iso(claim.expires_at_us),
         "created_at": iso(claim.created_at_us),
         "updated_at": iso(claim.updated_at_us),
+        "namespace_deleted_at": iso(claim.namespace_deleted_at_us),
     }
+
+
+def cursor_of(claim: ClaimView) -> str:
+    """What the next page of a list of claims begins after."""
+    return f"{claim.created_at_us}.{claim.uuid}"
 
 
 @router.get("", responses=documented(403, 404, success=Page[ClaimAnswer]), response_model=None)
@@ -45,9 +51,9 @@ def list_claims(
     limit: LimitQuery = LIMIT_DEFAULT,
     cursor: CursorQuery = None,
 ) -> Response:
-    """A namespace's claims, expired ones too, youngest first."""
+    """A namespace's claims, expired ones too, youngest first; a deleted one's as long as they are there."""
     found = claims.listing(services.database, caller, namespace, limit + 1, position(cursor))
-    return page(found, limit, show, lambda claim: f"{claim.created_at_us}.{claim.uuid}")
+    return page(found, limit, show, cursor_of)
 
 
 @router.post(
@@ -91,7 +97,7 @@ def update_claim(*, services: ServicesDep, caller: AdminDep, namespace: str, uui
     response_model=None,
 )
 def delete_claim(*, services: ServicesDep, caller: AdminDep, namespace: str, uuid: str) -> Response:
-    """Give a claim up, at once; its capacity is the cluster's again."""
+    """Give a claim up, at once, a deleted namespace's too; its capacity is the cluster's again."""
     return answer(show(claims.delete(services.database, caller, namespace, uuid)))
 
 

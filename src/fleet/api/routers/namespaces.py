@@ -210,8 +210,8 @@ def namespace_events(
     cursor: CursorQuery = None,
     newest_first: NewestFirstQuery = True,
 ) -> Response:
-    """What happened to a namespace."""
-    namespaces.get(services.database, caller, namespace)
+    """What happened to a namespace; the admin may look at a deleted one's too."""
+    namespaces.require_events(services.database, caller, namespace)
     return events_page(
         services.database, "namespace", namespace, limit, cursor, newest_first=newest_first, wanted=wanted
     )

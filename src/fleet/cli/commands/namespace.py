@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fleet.cli.commands.asking import shell_of
 from fleet.cli.durations import duration
-from fleet.cli.session import segment
-from fleet.cli.told_events import Level, Message, Since, Until, chosen, tell, youngest_events
+from fleet.cli.outcome import Refused
+from fleet.cli.session import Shell, segment
+from fleet.cli.told_events import Level, Limit, Message, Since, Until, chosen, tell, youngest_events
 
 app = typer.Typer(help="Namespaces own instances; `system` is the admin.", no_args_is_help=True)
 keys = typer.Typer(help="Keys of a namespace; each buys tokens.", no_args_is_help=True)
@@ -41,10 +42,33 @@ def show(ctx: typer.Context, name: Name) -> None:
 
 @app.command()
 def delete(ctx: typer.Context, name: Name) -> None:
-    """Delete a namespace without instances; its keys and tokens stop working."""
+    """Delete a namespace without instances; its keys and tokens stop working. Its claim keeps its capacity a while."""
     shell = shell_of(ctx)
+    kept = _kept_by_claims(shell, name) if shell.output.is_human else []
     shell.call("DELETE", f"/auth/namespaces/{segment(name)}")
     shell.output.say(f"namespace {name} is deleted")
+    for line in kept:
+        shell.output.say(line)
+
+
+def _kept_by_claims(shell: Shell, name: str) -> list[str]:
+    """Say what the claim of a namespace keeps from everybody after its deletion, for how long, and how that ends now.
+
+    Read beforehand: once the namespace is deleted, nothing may make the command fail any more.
+    """
+    try:
+        claims: list[dict[str, Any]] = shell.pages(f"/auth/namespaces/{segment(name)}/claims")
+        delay = shell.get("/admin/config/CLEANER_DELAY_SECONDS")["value"] if claims else None
+    except Refused:
+        # Who is not the admin, or names none, is told so by the deletion.
+        return []
+    return [
+        f"its claim keeps {claim['limit_cpus']} vCPUs, {claim['limit_memory_mb']} MiB of memory and "
+        f"{claim['limit_disk_gb']} GiB of disk for {delay} s more (CLEANER_DELAY_SECONDS), or until it ends; "
+        f"to have that back now: fleet claim delete {name} {claim['uuid']}"
+        for claim in claims
+        if claim["coverage_state"] == "active"
+    ]
 
 
 @app.command()
@@ -56,11 +80,12 @@ def events(
     message: Message = None,
     since: Since = None,
     until: Until = None,
+    limit: Limit = None,
 ) -> None:
     """Show what happened to a namespace, oldest first."""
     shell = shell_of(ctx)
     path, wanted = f"/auth/namespaces/{segment(name)}/events", chosen(level, message, since, until)
-    tell(shell.output, youngest_events(shell, path, **wanted))
+    tell(shell.output, youngest_events(shell, path, most=limit, **wanted))
 
 
 @keys.command("list")

@@ -195,7 +195,7 @@ def _replaced(scene: Scene, namespace: str, expired: Claim, instance: str) -> No
 
 
 def ended_namespace(scene: Scene) -> None:
-    """A deleted namespace has no claims, and what they kept returns."""
+    """In a deleted namespace no claim is made or changed, and what its claim kept returns."""
     delay = int(scene.config["CLEANER_DELAY_SECONDS"])
     waits = delay <= scene.cluster.timeout
     namespace = scene.cluster.namespace("c")
@@ -204,9 +204,9 @@ def ended_namespace(scene: Scene) -> None:
         # Deleted first, it keeps nothing back for that long.
         answered(scene.call("DELETE", namespace, made["uuid"]), 200)
     before = scene.claimed()
-    with scene.tally.check("the namespace is deleted: its claims are not there, and none is made", needed=True):
+    with scene.tally.check("the namespace is deleted: no claim is made in it, and none changed", needed=True):
         answered(scene.cluster.call("DELETE", f"/auth/namespaces/{namespace}"), 204)
-        for method, uuid, body in (("GET", made["uuid"], None), ("GET", "", None), ("POST", "", scene.body())):
+        for method, uuid, body in (("POST", "", scene.body()), ("PUT", made["uuid"], {"limit_cpus": 0})):
             refused(scene.call(method, namespace, uuid, body), 404, "not_found", method)
     what = "what its claim kept returns by itself after CLEANER_DELAY_SECONDS"
     if not waits:
