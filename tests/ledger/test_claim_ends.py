@@ -10,12 +10,14 @@ from typing import Any
 
 import fakeredis
 import pytest
+import structlog
 
 from fleet.ledger import (
     claim_grants,
     claim_views,
     claims,
     cluster_config,
+    database,
     events,
     leases,
     namespace_cleanup,
@@ -24,7 +26,8 @@ from fleet.ledger import (
 from fleet.ledger.claim_grants import ClaimRefused, Granted
 from fleet.ledger.claim_views import ClaimView
 from fleet.ledger.database import Database
-from fleet.model.errors import ClaimDeleteFailed, Conflict, DatabaseUnavailable
+from fleet.ledger.namespace_cleanup import Cleaned
+from fleet.model.errors import BrokenPromise, ClaimDeleteFailed, Conflict, DatabaseUnavailable
 from fleet.model.resources import Amounts
 from fleet.queue.jobs import WakeUps
 from fleet.services.leadership import Leadership
@@ -312,10 +315,10 @@ def test_a_claim_of_a_deleted_namespace_goes_after_the_delay_and_returns_its_cap
     assert namespaces.delete(db, NAMESPACE)
     lease = lease_of(db)
 
-    assert namespace_cleanup.clean(db, lease, 3600) == 0
+    assert namespace_cleanup.clean(db, lease, 3600) == Cleaned(0)
     assert promised(db) == (7, 0, 0)
-    assert namespace_cleanup.clean(db, lease, 0) == 1
-    assert namespace_cleanup.clean(db, lease, 0) == 0
+    assert namespace_cleanup.clean(db, lease, 0) == Cleaned(1)
+    assert namespace_cleanup.clean(db, lease, 0) == Cleaned(0)
 
     assert promised(db) == (3, 0, 0)
     assert claim_views.listing(db, NAMESPACE, 10) == []
@@ -326,6 +329,100 @@ def test_a_claim_of_a_deleted_namespace_goes_after_the_delay_and_returns_its_cap
     with pytest.raises(Conflict, match="stays reserved"):
         namespaces.create(db, NAMESPACE)
     fleet_of.assert_exact(db)
+
+
+def left_behind(db: Database, count: int) -> list[str]:
+    """Claims of deleted namespaces, in the order in which they are cleaned."""
+    fleet_of.node(db, cpus=10)
+    made = [granted(db, 1, 100, 0, namespace=f"left-{number}").uuid for number in range(count)]
+    for number in range(count):
+        assert namespaces.delete(db, f"left-{number}")
+    return sorted(made)
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_claim_that_cannot_be_deleted_keeps_no_other_from_being_returned(
+    db: Database, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    bad = left_behind(db, 3)[at]
+    deleted = claims.delete
+
+    def broken(conn: Any, uuid: str, **options: Any) -> Any:
+        found = deleted(conn, uuid, **options)
+        if uuid == bad:
+            raise BrokenPromise("its row is not what it should be")
+        return found
+
+    lease = lease_of(db)
+    with monkeypatch.context() as patched:
+        patched.setattr(claims, "delete", broken)
+        cleaned = namespace_cleanup.clean(db, lease, 0)
+
+    assert (cleaned.gone, [(stuck.uuid, type(stuck.error)) for stuck in cleaned.stuck]) == (2, [(bad, BrokenPromise)])
+    assert promised(db) == (1, 0, 0)
+    fleet_of.assert_exact(db)
+    assert namespace_cleanup.clean(db, lease, 0) == Cleaned(1)
+    assert promised(db) == (0, 0, 0)
+
+
+def test_a_claim_that_others_hold_keeps_no_other_from_being_returned(
+    maria: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = left_behind(maria, 3)[0]
+    lease = lease_of(maria)
+    monkeypatch.setattr(database, "UNIT_ATTEMPTS_MAX", 1)
+    with open_transaction(maria) as conn:
+        claims.LOCK.run(conn, uuid=first)
+        cleaned = namespace_cleanup.clean(maria, lease, 0)
+
+    assert (cleaned.gone, [stuck.uuid for stuck in cleaned.stuck]) == (2, [first])
+    assert isinstance(cleaned.stuck[0].error, DatabaseUnavailable)
+    assert namespace_cleanup.clean(maria, lease, 0) == Cleaned(1)
+    fleet_of.assert_exact(maria)
+
+
+@pytest.mark.parametrize("error", [DatabaseUnavailable("away"), leases.LeaseLost("another leads")])
+def test_without_the_database_or_the_lead_cleaning_ends_and_says_so(
+    db: Database, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    left_behind(db, 3)
+    tried = []
+
+    def away(_conn: Any, uuid: str, **_options: Any) -> Any:
+        tried.append(uuid)
+        raise error
+
+    lease = lease_of(db)
+    monkeypatch.setattr(claims, "delete", away)
+    with pytest.raises(type(error)):
+        namespace_cleanup.clean(db, lease, 0)
+
+    assert len(tried) == 1
+    assert promised(db) == (3, 0, 0)
+
+
+def test_the_reconciler_tells_of_the_claims_that_stay(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = left_behind(db, 2)[0]
+    deleted = claims.delete
+
+    def broken(conn: Any, uuid: str, **options: Any) -> Any:
+        if uuid == bad:
+            raise BrokenPromise("its row is not what it should be")
+        return deleted(conn, uuid, **options)
+
+    monkeypatch.setattr(claims, "delete", broken)
+    cluster_config.store(db, "CLEANER_DELAY_SECONDS", "0")
+    leadership = Leadership(db, "one")
+    reconciler = Reconciler(
+        db, WakeUps(fakeredis.FakeStrictRedis()), lambda: cluster_config.load(db), leadership, monotonic=time.monotonic
+    )
+    assert leadership.stand() is not None
+
+    with structlog.testing.capture_logs() as logged:
+        assert reconciler.clean_namespaces() == 1
+
+    [entry] = [entry for entry in logged if entry["event"] == "namespaces.claims_stay"]
+    assert (entry["log_level"], entry["claim"], entry["claims"]) == ("error", bad, 1)
 
 
 def test_only_the_leader_cleans(db: Database) -> None:

@@ -2,35 +2,71 @@
 
 A claim that outlived its namespace would hold capacity that nothing can ever release. The namespace's row stays: its
 name is never another's. One claim a transaction, each under the leader's number; a list that cannot be read raises, and
-is never taken for an empty one.
+is never taken for an empty one. A claim that cannot be deleted is told, and keeps none of the others.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from sqlalchemy import Connection
 
 from fleet.ledger import claims, leases
-from fleet.ledger.database import Database, Sql
+from fleet.ledger.database import Database, Sql, Trouble, trouble
+from fleet.model.errors import DatabaseUnavailable
 
 BATCH = 500
+LOCKED_MAX = 3
+"""So many claims may be found locked by others, each waited for, before the rest is left to the next call."""
 BY = "reconciler"
 
 LEFT = Sql("""
-    SELECT k.uuid FROM namespace_claims k JOIN namespaces n ON n.name = k.namespace
+    SELECT k.uuid, k.namespace FROM namespace_claims k JOIN namespaces n ON n.name = k.namespace
     WHERE n.deleted_at <= {now} - :delay_us ORDER BY k.uuid LIMIT :batch
 """)
 
 
-def clean(db: Database, lease: leases.Lease, delay_seconds: int) -> int:
-    """Delete the claims of namespaces deleted so long ago; return how many went. What is left comes with the next call.
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A claim that stands, with its capacity, and why."""
+
+    uuid: str
+    namespace: str
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """How many claims went, and which could not."""
+
+    gone: int = 0
+    stuck: tuple[Stuck, ...] = ()
+
+
+def clean(db: Database, lease: leases.Lease, delay_seconds: int) -> Cleaned:
+    """Delete the claims of namespaces deleted so long ago. What is left comes with the next call.
 
     Raises:
         leases.LeaseLost: another leads now.
         DatabaseUnavailable: nothing is known about what is left.
     """
     with db.read() as conn:
-        found = [str(row.uuid) for row in LEFT.run(conn, delay_us=delay_seconds * 1_000_000, batch=BATCH)]
-    return sum(_delete(db, lease, uuid) for uuid in found)
+        rows = LEFT.run(conn, delay_us=delay_seconds * 1_000_000, batch=BATCH)
+        found = [(str(row.uuid), str(row.namespace)) for row in rows]
+    gone, locked, stuck = 0, 0, list[Stuck]()
+    for uuid, namespace in found:
+        try:
+            gone += _delete(db, lease, uuid)
+        except leases.LeaseLost:
+            raise
+        except DatabaseUnavailable as error:
+            locked += 1
+            if not _is_locked(error) or locked > LOCKED_MAX:
+                raise
+            stuck.append(Stuck(uuid, namespace, error))
+        except Exception as error:  # noqa: BLE001  # whatever is wrong with this one: it is told, and the others go
+            stuck.append(Stuck(uuid, namespace, error))
+    return Cleaned(gone, tuple(stuck))
 
 
 def _delete(db: Database, lease: leases.Lease, uuid: str) -> bool:
@@ -39,3 +75,9 @@ def _delete(db: Database, lease: leases.Lease, uuid: str) -> bool:
         return claims.delete(conn, uuid, by=BY) is not None
 
     return db.unit(work)
+
+
+def _is_locked(error: DatabaseUnavailable) -> bool:
+    """Return whether the database answers, and others hold this claim's rows."""
+    cause = error.__cause__
+    return isinstance(cause, Exception) and trouble(cause) is Trouble.RETRY

@@ -107,13 +107,18 @@ class Reconciler:
         if lease is None:
             return None
         try:
-            gone = namespace_cleanup.clean(self._database, lease, self._config().cleaner_delay_seconds)
+            cleaned = namespace_cleanup.clean(self._database, lease, self._config().cleaner_delay_seconds)
         except LeaseLost:
             self._leadership.lost()
             return None
-        if gone:
-            _log.info("namespaces.cleaned", claims=gone)
-        return gone
+        if cleaned.gone:
+            _log.info("namespaces.cleaned", claims=cleaned.gone)
+        if cleaned.stuck:
+            # Each turn says how many; the first says why, which is mostly that of all.
+            first = cleaned.stuck[0]
+            told = {"claim": first.uuid, "namespace": first.namespace, "keeps": "its capacity, until it can be deleted"}
+            _log.error("namespaces.claims_stay", claims=len(cleaned.stuck), **told, exc_info=first.error)
+        return cleaned.gone
 
     def forget_old(self) -> dict[str, int] | None:
         """Delete what is past its retention; None when another leads by now."""
