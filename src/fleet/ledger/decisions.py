@@ -1,4 +1,8 @@
-"""Stored decisions and the snapshots they were made on: what makes every decision replay."""
+"""Stored decisions and the snapshots they were made on: what makes every decision replay.
+
+Where the answer to a COMMIT is lost, what became of it is read back with a lock, which waits for one still under way: a
+repeat meets no row of its own.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from fleet.ledger.database import Batch, Database, Sql
 SUMMARY_MAX = 2000
 
 INSERT_BASE = Sql("INSERT INTO decision_bases (id, parent, body, created_at) VALUES (:id, :parent, :body, {now})")
+LOCK_BASE = Sql("SELECT id FROM decision_bases WHERE id = :id {for_update}")
 BASE = Sql("SELECT parent, body FROM decision_bases WHERE id = :id")
 INSERT = Sql("""
     INSERT INTO decisions (id, instance_uuid, namespace, reason, outcome, code, node_id, seed, base_id, changes,
@@ -25,6 +30,7 @@ COLUMNS = """
     d.id, d.instance_uuid, d.namespace, d.reason, d.outcome, d.code, d.node_id, n.name AS node, d.seed, d.base_id,
     d.changes, d.neighbours, d.record, d.request, d.walk, d.summary, d.version, d.created_at
 """
+LOCK = Sql("SELECT id FROM decisions WHERE id = :id {for_update}")
 GET = Sql(f"SELECT {COLUMNS} FROM decisions d LEFT JOIN nodes n ON n.id = d.node_id WHERE d.id = :id")
 _IN_ORDER = f"""
     SELECT {COLUMNS} FROM decisions d LEFT JOIN nodes n ON n.id = d.node_id
@@ -115,27 +121,24 @@ def insert(target: Connection | Batch, row: DecisionRow) -> None:
 def keep(db: Database, row: DecisionRow) -> None:
     """Store the decision of a refusal, which nothing else hangs on, under its fresh id."""
 
-    def kept() -> bool | None:
-        return get(db, row.id) is not None or None
-
     def work(conn: Connection) -> bool:
         insert(conn, row)
         return True
 
-    db.unit(work, on_lost=kept)
+    db.unit(work, on_lost=lambda: _is_stored(db, LOCK, row.id))
 
 
 def insert_base(db: Database, base_id: str, parent: str | None, body: bytes) -> None:
     """Store a base (or a checkpoint, which holds what changed since its parent) under the caller's fresh id."""
     db.unit(
         lambda conn: INSERT_BASE.run(conn, id=base_id, parent=parent, body=body).rowcount,
-        on_lost=lambda: _is_stored(db, base_id) or None,
+        on_lost=lambda: 1 if _is_stored(db, LOCK_BASE, base_id) else None,
     )
 
 
-def _is_stored(db: Database, base_id: str) -> bool:
-    with db.read() as conn:
-        return BASE.run(conn, id=base_id).first() is not None
+def _is_stored(db: Database, lock: Sql, fresh_id: str) -> bool | None:
+    """Read back after a lost answer whether the row is there, once nobody is making it; None: it is not."""
+    return db.unit(lambda conn: lock.run(conn, id=fresh_id).first()) is not None or None
 
 
 def base(db: Database, base_id: str) -> tuple[bytes, ...]:
