@@ -84,6 +84,8 @@ def test_without_a_uuid_the_active_claim_is_meant(fleet: Fleet, ns: str) -> None
     assert fleet("claim", "show", ns, "--json").json == made
     assert fleet("claim", "update", ns, "--cpus", "5", "--json").json["uuid"] == made["uuid"]
     assert len(fleet("claim", "events", ns, "--json").json["items"]) == 2
+    [youngest] = fleet("claim", "events", ns, "--limit", "1", "--json").json["items"]
+    assert youngest["message"] == "namespace claim changed"
     # What is deleted is named.
     unnamed = fleet("claim", "delete", ns)
     assert (unnamed.code, f"{made['uuid']} (active)" in unnamed.err) == (2, True)

@@ -113,6 +113,8 @@ def _welcome(plane: ControlPlane) -> None:
     console.print("Three commands to try, in another terminal:")
     for words in COMMANDS_TO_TRY:
         console.print(f"  {_short(fleet)}{where} {words}", soft_wrap=True)
+    config = _short(plane.state / "config")
+    console.print(f"On the database itself: {_short(fleet)} ctl --config {config} audit", soft_wrap=True)
     console.print("Ctrl-C stops everything; what was placed is kept.\n")
 
 

@@ -20,6 +20,7 @@ from fleet.cli.session import Shell
 
 SHOWN_MAX: Final = 8
 EVENTS_MAX: Final = 1000
+LIMIT_MAX: Final = 100_000
 LEVELS: Final = ("info", "warning", "error")
 COLUMNS: Final = ("at", "level", "message", "payload")
 
@@ -30,6 +31,9 @@ Since = Annotated[
     int | None, typer.Option(parser=age, metavar="DURATION", help="Only what is at most so old: 30d, 12h")
 ]
 Until = Annotated[int | None, typer.Option(parser=age, metavar="DURATION", help="Only what is at least so old")]
+Limit = Annotated[
+    int | None, typer.Option(min=1, max=LIMIT_MAX, help="How many, the youngest ones; left out: 1000, of decisions 200")
+]
 
 
 def chosen(level: str | None, message: str | None, since: int | None, until: int | None) -> dict[str, Any]:
@@ -54,11 +58,12 @@ def check(level: str | None, since: int | None, until: int | None) -> None:
         )
 
 
-def youngest_events(shell: Shell, path: str, *, most: int = EVENTS_MAX, **query: Any) -> list[dict[str, Any]]:
+def youngest_events(shell: Shell, path: str, *, most: int | None = None, **query: Any) -> list[dict[str, Any]]:
     """Return the youngest events of a timeline, oldest first; people are told when there are older ones."""
+    most = EVENTS_MAX if most is None else most
     found = shell.pages(path, limit=most + 1, newest_first=True, **query)
     if len(found) > most:
-        shell.output.say(f"… older events are left out: these are the youngest {most}", style="dim")
+        shell.output.say(f"… older events are left out: these are the youngest {most}; --limit shows more", style="dim")
     return found[:most][::-1]
 
 

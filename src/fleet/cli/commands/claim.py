@@ -18,7 +18,7 @@ from fleet.cli.durations import duration, written
 from fleet.cli.outcome import Misused, Refused
 from fleet.cli.output import Form, Output
 from fleet.cli.session import Shell, segment
-from fleet.cli.told_events import Level, Message, Since, Until, chosen, tell, youngest_events
+from fleet.cli.told_events import Level, Limit, Message, Since, Until, chosen, tell, youngest_events
 
 app = typer.Typer(help="Capacity that the cluster keeps for a namespace (admin only).", no_args_is_help=True)
 
@@ -143,6 +143,7 @@ def events(
     message: Message = None,
     since: Since = None,
     until: Until = None,
+    limit: Limit = None,
 ) -> None:
     """Show what happened to a claim, oldest first; a deleted claim's end is in `fleet namespace events`."""
     shell = shell_of(ctx)
@@ -150,7 +151,9 @@ def events(
         of = uuid or str(_active(shell, namespace)["uuid"])
         tell(
             shell.output,
-            youngest_events(shell, f"{_path(namespace, of)}/events", **chosen(level, message, since, until)),
+            youngest_events(
+                shell, f"{_path(namespace, of)}/events", most=limit, **chosen(level, message, since, until)
+            ),
         )
 
 

@@ -14,7 +14,7 @@ from fleet.cli.durations import duration, written
 from fleet.cli.outcome import Misused, Refused
 from fleet.cli.output import console
 from fleet.cli.session import Shell
-from fleet.cli.told_events import Level, Message, Since, Until, chosen, tell, youngest_events
+from fleet.cli.told_events import Level, Limit, Message, Since, Until, chosen, tell, youngest_events
 
 app = typer.Typer(help="Create, look at and delete instances.", no_args_is_help=True)
 
@@ -103,19 +103,20 @@ def events(
     message: Message = None,
     since: Since = None,
     until: Until = None,
+    limit: Limit = None,
 ) -> None:
     """Show what happened to an instance, oldest first, each stage of its placings included; --json has all figures."""
     shell = shell_of(ctx)
     path = f"/instances/{uuid_of(uuid, 'instance')}"
     wanted = chosen(level, message, since, until)
-    if why and wanted:
+    if why and (wanted or limit is not None):
         raise Misused("--why goes with no choice of events", f"fleet instance events {uuid} --why")
     if why:
         _tell_why(shell, path, expected)
         return
     if expected is not None:
         raise Misused("--expected goes with --why", f"fleet instance events {uuid} --why --expected {expected}")
-    tell(shell.output, youngest_events(shell, f"{path}/events", **wanted))
+    tell(shell.output, youngest_events(shell, f"{path}/events", most=limit, **wanted))
 
 
 def _tell_why(shell: Shell, path: str, expected: str | None) -> None:

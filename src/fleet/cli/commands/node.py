@@ -11,7 +11,7 @@ from fleet.cli.commands.asking import DIGITS_MAX, pairs, shell_of
 from fleet.cli.commands.settings import settings_of
 from fleet.cli.outcome import Misused, not_there_yet
 from fleet.cli.session import Shell, segment
-from fleet.cli.told_events import Level, Message, Since, Until, chosen, tell, youngest_events
+from fleet.cli.told_events import Level, Limit, Message, Since, Until, chosen, tell, youngest_events
 from fleet.config import Settings
 
 app = typer.Typer(help="Register nodes, look at them, say which take instances.", no_args_is_help=True)
@@ -147,14 +147,15 @@ def events(
     message: Message = None,
     since: Since = None,
     until: Until = None,
+    limit: Limit = None,
 ) -> None:
     """Show what happened to a node, oldest first."""
     shell = shell_of(ctx)
     path, wanted = f"/nodes/{segment(name)}/events", chosen(level, message, since, until)
     if scheduling:
-        tell(shell.output, youngest_events(shell, path, most=SCHEDULING_MAX, scheduling=True, **wanted))
+        tell(shell.output, youngest_events(shell, path, most=limit or SCHEDULING_MAX, scheduling=True, **wanted))
         return
-    tell(shell.output, youngest_events(shell, path, **wanted))
+    tell(shell.output, youngest_events(shell, path, most=limit, **wanted))
 
 
 @app.command()
