@@ -34,6 +34,7 @@ PLAIN: Final = (
 )
 """What `--simple` lists."""
 NOTHING: Final = "-"
+TIMEOUT_SECONDS: Final = 120
 TIMEOUT_SECONDS_MAX: Final = 86_400
 MAKE_ROOM: Final = (
     "Or make room: shrink or delete another claim (`fleet claim list`), delete instances, add nodes; "
@@ -164,17 +165,18 @@ def exercise(
     no_instances: Annotated[bool, typer.Option("--no-instances", help="Only what needs no instance")] = False,
     no_expiry: Annotated[bool, typer.Option("--no-expiry", help="Do not wait for a claim's end")] = False,
     timeout: Annotated[
-        int,
+        int | None,
         typer.Option(
             parser=duration,
             metavar="DURATION",
-            help="Wait at most so long for an instance, for the cleaning up, and beyond the reconciler's interval",
+            help="At most so long for an instance, the cleaning up, and beyond the reconciler's interval; else 2min",
         ),
-    ] = 120,
+    ] = None,
 ) -> None:
     """Check the whole of claims on this cluster, in namespaces made for it and removed; it takes real capacity."""
     from fleet.cli.exercise.run import exercise as run
 
+    timeout = TIMEOUT_SECONDS if timeout is None else timeout
     if not 1 <= timeout <= TIMEOUT_SECONDS_MAX:
         raise Misused(f"--timeout {written(timeout)}: at least 1s, at most {written(TIMEOUT_SECONDS_MAX)}")
     code = run(shell_of(ctx), instances=not no_instances, expiry=not no_expiry, timeout=timeout)
