@@ -16,11 +16,13 @@ def test_ctl_reads_and_sets_the_clusters_configuration(fleet: Callable[..., Ende
 
     shown = fleet("ctl", "get-config", "CLEANER_DELAY_SECONDS", "--json", *where).json
     put = fleet("ctl", "set-config", "CLEANER_DELAY_SECONDS", "3601", *where)
+    taken = admin.get("/admin/config/CLEANER_DELAY_SECONDS").json()["value"]
     listed = fleet("ctl", "get-config", *where).out
+    fleet("ctl", "unset-config", "CLEANER_DELAY_SECONDS", *where)
 
     assert shown["default"] == "3600"
     assert put.code == 0
-    assert admin.get("/admin/config/CLEANER_DELAY_SECONDS").json()["value"] == "3601"
+    assert taken == "3601"
     assert "CPU_OVERCOMMIT_RATIO" in listed
 
 
