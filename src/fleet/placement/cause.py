@@ -45,7 +45,9 @@ def before_any_stage(ask: Ask, frame: Frame) -> Cause | None:
     if ask.is_pinned and ask.pin < 0:
         unknown.insert(0, str(ask.request.placement.node))
     if unknown:
-        count = f"{len(frame)} nodes are registered" if len(frame) else "no node is registered"
+        count = {0: "no node is registered", 1: "1 node is registered"}.get(
+            len(frame), f"{len(frame)} nodes are registered"
+        )
         return Cause("node_not_found", sentence=f"no node is called {_named(unknown)}; {count}")
     if ask.is_fork and ask.fork_home < 0:
         return Cause("node_not_found", sentence="the node that holds what is forked is not registered any more")

@@ -51,7 +51,7 @@ def test_an_unknown_name_comes_first_even_in_an_empty_fleet() -> None:
     other = decision_on(a_node(name="n2", scheduling="cordoned"), **EVERYTHING)
 
     assert other.code == "node_not_found"
-    told(other, "no node is called n1", "1 nodes are registered")
+    told(other, "no node is called n1", "1 node is registered")
 
 
 def test_an_unknown_destination_is_a_name_too() -> None:
@@ -340,4 +340,4 @@ def test_room_is_asked_before_rules_so_a_full_fleet_is_full() -> None:
 def test_of_many_unknown_names_the_first_few_are_told() -> None:
     decision = decision_on(a_node(), destinations=[f"nowhere{at}" for at in range(50)])
 
-    assert decision.summary == "no node is called nowhere0, nowhere1, nowhere2, …; 1 nodes are registered"
+    assert decision.summary == "no node is called nowhere0, nowhere1, nowhere2, …; 1 node is registered"
