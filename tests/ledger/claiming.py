@@ -10,9 +10,10 @@ import itertools
 import uuid
 from typing import Any
 
+import pytest
 from sqlalchemy import Connection
 
-from fleet.ledger import claim_grants, namespaces
+from fleet.ledger import claim_grants, claims, namespaces
 from fleet.ledger.claim_grants import ClaimRefused, Granted
 from fleet.ledger.cluster import now_us
 from fleet.ledger.database import Database, Sql
@@ -23,6 +24,8 @@ from tests.ledger.racing import Pause
 from tests.servers import wait_until
 
 HOUR = 3600
+SOON = 2
+"""Seconds of a claim that is used, and whose end is waited for: a busy machine comes to use it too."""
 _names = itertools.count(1)
 
 PROBE = Sql("SELECT uuid FROM namespace_claims WHERE namespace = :namespace AND coverage_state = 'active'")
@@ -79,10 +82,34 @@ def code(outcome: Granted | ClaimRefused) -> str:
     return outcome.code if isinstance(outcome, ClaimRefused) else "granted"
 
 
-def until_past(db: Database, *claims: Granted) -> None:
+def until_past(db: Database, *ending: Granted | str) -> None:
     """Wait until the database's clock is past the end of all of them."""
-    end = max(claim.expires_at_us for claim in claims)
+    end = max(_end(db, claim) for claim in ending)
     wait_until(lambda: now_us(db) > end, seconds=15, what="the claims' end")
+
+
+def assert_covers(db: Database, claim: Granted | str) -> None:
+    """It has not ended yet: a machine so slow that it has proves nothing."""
+    assert now_us(db) < _end(db, claim), "the claim ended before it could be used: the machine is too slow"
+
+
+def _end(db: Database, claim: Granted | str) -> int:
+    return claim.expires_at_us if isinstance(claim, Granted) else int(fleet_of.claim_row(db, claim)["expires_at"])
+
+
+def ending_before_it_pays(patch: pytest.MonkeyPatch, db: Database, claim: str) -> list[str]:
+    """Whoever charges the claim waits for its end first, having read that it pays. Returns what was charged so."""
+    charge, met = claims.charge, list[str]()
+
+    def late(conn: Connection, uuid: str, *given: Any, **how: Any) -> Any:
+        assert uuid == claim
+        assert_covers(db, claim)
+        until_past(db, claim)
+        met.append(uuid)
+        return charge(conn, uuid, *given, **how)
+
+    patch.setattr(claims, "charge", late)
+    return met
 
 
 def claimed_cpus(db: Database) -> int:

@@ -32,7 +32,7 @@ from fleet.model.resources import Amounts
 from fleet.queue.jobs import WakeUps
 from fleet.services.leadership import Leadership
 from fleet.services.reconciler import Reconciler
-from tests.ledger import fleet_of, injecting, racing
+from tests.ledger import claiming, fleet_of, injecting, racing
 from tests.ledger.fleet_of import NAMESPACE, ask
 from tests.ledger.holding import Other, open_transaction
 from tests.ledger.injecting import Injector, injector  # noqa: F401  # pytest finds fixtures by name
@@ -44,15 +44,11 @@ DELETED = "namespace claim deleted, capacity returned"
 FOLDED = "namespace claim expired, usage folded"
 
 
-def granted(db: Database, *limits: int, namespace: str = NAMESPACE) -> Granted:
+def granted(db: Database, *limits: int, namespace: str = NAMESPACE, seconds: int = 3600) -> Granted:
     namespaces.ensure(db, namespace)
-    outcome = claim_grants.grant(db, namespace, Amounts(*limits), 3600, uuid=str(uuid.uuid4()))
+    outcome = claim_grants.grant(db, namespace, Amounts(*limits), seconds, uuid=str(uuid.uuid4()))
     assert isinstance(outcome, Granted), outcome
     return outcome
-
-
-def end(db: Database) -> None:
-    fleet_of.execute(db, "UPDATE namespace_claims SET expires_at = {now} - 1 WHERE folded = 0")
 
 
 def promised(db: Database) -> tuple[int, int, int]:
@@ -101,9 +97,10 @@ def test_a_second_delete_finds_nothing_and_moves_nothing(db: Database) -> None:
 @pytest.mark.parametrize("swept", [False, True])
 def test_an_expired_claim_gives_back_once_whether_it_was_swept_or_not(db: Database, swept: bool) -> None:
     node_id = fleet_of.node(db, cpus=10)
-    claim = granted(db, 4, 100, 0)
+    claim = granted(db, 4, 100, 0, seconds=claiming.SOON)
     fleet_of.admitted(db, ask(node_id, cpus=3))
-    end(db)
+    assert promised(db) == (4, 0, 0)
+    claiming.until_past(db, claim)
     if swept:
         assert claim_grants.change(db, claim.uuid, {"cpus": 5}) == ClaimRefused("claim_not_active")
         assert promised(db) == (0, 0, 3)
@@ -126,7 +123,7 @@ def test_a_claim_that_ends_between_the_fold_and_the_grant_stands_in_nobodys_way(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet_of.node(db, cpus=10)
-    granted(db, 6, 100, 0)
+    claim = granted(db, 6, 100, 0, seconds=claiming.SOON)
     looked: list[int] = []
     real = claim_grants._expired
 
@@ -134,7 +131,8 @@ def test_a_claim_that_ends_between_the_fold_and_the_grant_stands_in_nobodys_way(
         """It ends right after the first look."""
         found = real(database, namespace)
         if not looked:
-            end(db)
+            assert found == []
+            claiming.until_past(db, claim)
         looked.append(1)
         return found
 
@@ -491,7 +489,7 @@ def test_whoever_meets_a_deletion_of_the_namespace_waits_for_it_and_finds_none(
         return claim_grants.grant(db, NAMESPACE, Amounts(1, 1, 1), 60, uuid=fresh)
 
     with open_transaction(maria) as conn:
-        conn.exec_driver_sql(f"UPDATE namespaces SET deleted_at = 1 WHERE name = '{NAMESPACE}'")
+        assert namespaces.DELETE.run(conn, name=NAMESPACE).rowcount == 1
         other = Other(mariadb_ledger_url, meet)
         other.stands(maria)
     assert other.result() == ClaimRefused("not_found")

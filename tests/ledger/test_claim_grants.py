@@ -12,20 +12,20 @@ from fleet.ledger.claim_grants import ClaimRefused, Granted
 from fleet.ledger.database import Database
 from fleet.model.admission import Admitted
 from fleet.model.resources import Amounts
-from tests.ledger import fleet_of, racing
+from tests.ledger import claiming, fleet_of, racing
 from tests.ledger.fleet_of import NAMESPACE, ask
 from tests.ledger.racing import Job, Pause, Threads
 
 ROUNDS = 20
 
 
-def grant(db: Database, *limits: int, namespace: str = NAMESPACE) -> Granted | ClaimRefused:
+def grant(db: Database, *limits: int, namespace: str = NAMESPACE, seconds: int = 3600) -> Granted | ClaimRefused:
     namespaces.ensure(db, namespace)
-    return claim_grants.grant(db, namespace, Amounts(*limits), 3600, uuid=str(uuid.uuid4()))
+    return claim_grants.grant(db, namespace, Amounts(*limits), seconds, uuid=str(uuid.uuid4()))
 
 
-def granted(db: Database, *limits: int, namespace: str = NAMESPACE) -> Granted:
-    outcome = grant(db, *limits, namespace=namespace)
+def granted(db: Database, *limits: int, namespace: str = NAMESPACE, seconds: int = 3600) -> Granted:
+    outcome = grant(db, *limits, namespace=namespace, seconds=seconds)
     assert isinstance(outcome, Granted), outcome
     return outcome
 
@@ -45,9 +45,10 @@ def test_a_namespace_has_one_claim(db: Database) -> None:
 
 def test_a_claim_that_ended_makes_room_for_the_next_which_takes_its_charges_over(db: Database) -> None:
     node_id = fleet_of.node(db, cpus=8)
-    granted(db, 6, 100, 0)
+    first = granted(db, 6, 100, 0, seconds=claiming.SOON)
     instance = fleet_of.admitted(db, ask(node_id, cpus=3))
-    fleet_of.execute(db, "UPDATE namespace_claims SET expires_at = {now} - 1")
+    assert fleet_of.claim_row(db, first.uuid)["used_cpus"] == 3
+    claiming.until_past(db, first)
 
     again = granted(db, 8, 100, 0)
 

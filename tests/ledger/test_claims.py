@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.ledger import events
+from fleet.ledger import claims, events
 from fleet.ledger.database import Database
 from fleet.model.admission import Admitted, Refused, Stage
-from tests.ledger import fleet_of, moving
+from tests.ledger import claiming, fleet_of, moving
 from tests.ledger.fleet_of import NAMESPACE, ask
 from tests.ledger.holding import Other, open_transaction
 
@@ -78,23 +78,20 @@ def test_the_unclaimed_guard_counts_overage_although_a_node_has_room(db: Databas
 
 
 def test_a_claim_that_ends_between_the_charge_and_its_payment_leaves_it_to_the_cluster(
-    maria: Database, mariadb_ledger_url: str
+    db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node_id = fleet_of.node(maria, cpus=8)
-    claim = fleet_of.claim(maria, limit=(4, 40, 4), namespace="claimed")
+    node_id = fleet_of.node(db, cpus=8)
     wanted = ask(node_id, cpus=2, namespace="claimed", claim_hard=True)
-    with open_transaction(maria) as conn:
-        # The admission has read this claim as its payer and waits for its row, when it expires.
-        conn.exec_driver_sql("UPDATE namespace_claims SET expires_at = 1")
-        other = Other(mariadb_ledger_url, lambda db: fleet_of.admit(db, wanted))
-        other.stands(maria)
-    outcome = other.result()
+    claim = fleet_of.claim(db, limit=(4, 40, 4), namespace="claimed", seconds=claiming.SOON)
+    met = claiming.ending_before_it_pays(monkeypatch, db, claim)
+    outcome = fleet_of.admit(db, wanted)
 
+    assert met == [claim]
     assert isinstance(outcome, Admitted)
     assert outcome.payer is None
-    assert fleet_of.claim_row(maria, claim)["used_cpus"] == 0
-    assert fleet_of.unclaimed(maria)[0] == 2
-    fleet_of.assert_exact(maria)
+    assert fleet_of.claim_row(db, claim)["used_cpus"] == 0
+    assert fleet_of.unclaimed(db)[0] == 2
+    fleet_of.assert_exact(db)
 
 
 def test_what_a_claim_pays_for_waits_for_no_cluster_row(maria: Database, mariadb_ledger_url: str) -> None:
@@ -110,11 +107,11 @@ def test_what_a_claim_pays_for_waits_for_no_cluster_row(maria: Database, mariadb
 
 
 def test_a_namespace_cannot_have_two_active_claims(db: Database) -> None:
-    fleet_of.claim(db, limit=(1, 1, 1))
+    first = fleet_of.claim(db, limit=(1, 1, 1), seconds=1)
     with pytest.raises(Exception, match=r"(?i)unique|duplicate"):
         fleet_of.claim(db, limit=(1, 1, 1))
-    fleet_of.execute(db, "UPDATE namespace_claims SET coverage_state = 'expired', folded = 1")
-    fleet_of.execute(db, "UPDATE cluster_capacity SET claimed_cpus = 0, claimed_memory_mb = 0, claimed_disk_gb = 0")
+    claiming.until_past(db, first)
+    assert db.unit(lambda conn: claims.fold_expired(conn, first))
     fleet_of.claim(db, limit=(1, 1, 1))
     fleet_of.assert_exact(db)
 

@@ -16,7 +16,7 @@ from fleet.ledger.database import Database
 from fleet.model.admission import Admitted, Busy, Refused
 from fleet.model.errors import NodeNotFound
 from fleet.model.resources import Amounts
-from tests.ledger import fleet_of
+from tests.ledger import claiming, fleet_of
 from tests.ledger.fleet_of import PLAIN, ask
 from tests.ledger.holding import Other, open_transaction
 
@@ -382,20 +382,19 @@ def test_growth_while_a_move_settles_finds_the_charge_elsewhere(maria: Database,
 
 
 def test_growth_whose_claim_ends_before_its_row_is_locked_is_paid_by_the_cluster(
-    maria: Database, mariadb_ledger_url: str
+    db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node_id = fleet_of.node(maria, cpus=16)
-    claim = fleet_of.claim(maria, limit=(4, 40, 4), namespace="claimed")
-    instance = fleet_of.admitted(maria, ask(node_id, cpus=2, namespace="claimed"))
+    node_id = fleet_of.node(db, cpus=16)
+    claim = fleet_of.claim(db, limit=(4, 40, 4), namespace="claimed", seconds=claiming.SOON)
+    instance = fleet_of.admitted(db, ask(node_id, cpus=2, namespace="claimed"))
     wanted = ask(node_id, cpus=3, namespace="claimed", claim_hard=True, instance_uuid=instance)
-    with open_transaction(maria) as conn:
-        conn.exec_driver_sql("UPDATE namespace_claims SET expires_at = 1")
-        other = Other(mariadb_ledger_url, functools.partial(fleet_of.grow, wanted=wanted))
-        other.stands(maria)
+    assert fleet_of.claim_row(db, claim)["used_cpus"] == 2
+    met = claiming.ending_before_it_pays(monkeypatch, db, claim)
 
-    assert other.result() == Admitted(node_id, payer=None)
-    assert (fleet_of.claim_row(maria, claim)["used_cpus"], fleet_of.unclaimed(maria)[0]) == (0, 3)
-    fleet_of.assert_exact(maria)
+    assert fleet_of.grow(db, wanted) == Admitted(node_id, payer=None)
+    assert met == [claim]
+    assert (fleet_of.claim_row(db, claim)["used_cpus"], fleet_of.unclaimed(db)[0]) == (0, 3)
+    fleet_of.assert_exact(db)
 
 
 @pytest.mark.parametrize("forced", [False, True])

@@ -18,7 +18,7 @@ from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database
 from fleet.ledger.release import NothingToRelease, Released
 from fleet.model.admission import AdmissionOutcome, Admitted, Refused
-from tests.ledger import fleet_of, moving
+from tests.ledger import claiming, fleet_of, moving
 from tests.ledger.fleet_of import PLAIN
 from tests.ledger.growing import placed
 from tests.ledger.holding import Other, open_transaction
@@ -158,29 +158,28 @@ def test_a_publish_that_waited_for_a_growing_move_counts_all_of_it_as_pending(
 
 
 def test_a_move_whose_claim_ends_before_its_row_is_locked_is_paid_by_the_cluster(
-    maria: Database, mariadb_ledger_url: str
+    db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim = fleet_of.claim(maria, limit=(4, 40, 4), namespace=CLAIMED)
-    _, there, _, wanted = fleet(maria, namespace=CLAIMED, claim_hard=True)
-    with open_transaction(maria) as conn:
-        conn.exec_driver_sql("UPDATE namespace_claims SET expires_at = 1")
-        other = Other(mariadb_ledger_url, functools.partial(moves.begin, ask=wanted))
-        other.stands(maria)
+    claim = fleet_of.claim(db, limit=(4, 40, 4), namespace=CLAIMED, seconds=claiming.SOON)
+    _, there, _, wanted = fleet(db, namespace=CLAIMED, claim_hard=True)
+    assert claimed(db, claim) == (2, 10, 0)
+    met = claiming.ending_before_it_pays(monkeypatch, db, claim)
 
-    assert other.result() == Admitted(there, payer=None)
-    assert (claimed(maria, claim), fleet_of.unclaimed(maria)) == ((0, 0, 0), (5, 10, 0))
-    fleet_of.assert_exact(maria)
+    assert moves.begin(db, wanted) == Admitted(there, payer=None)
+    assert met == [claim]
+    assert (claimed(db, claim), fleet_of.unclaimed(db)) == ((0, 0, 0), (5, 10, 0))
+    fleet_of.assert_exact(db)
 
 
 @pytest.mark.parametrize("ends", ["settle", "abort"])
 def test_a_claim_that_is_folded_while_a_move_ends_gets_nothing_back_and_the_cluster_does(
     maria: Database, mariadb_ledger_url: str, ends: str
 ) -> None:
-    claim = fleet_of.claim(maria, limit=(9, 40, 4), namespace=CLAIMED)
+    claim = fleet_of.claim(maria, limit=(9, 40, 4), namespace=CLAIMED, seconds=claiming.SOON)
     _, _, instance, wanted = fleet(maria, namespace=CLAIMED)
     begun(maria, wanted)
     assert claimed(maria, claim) == (5, 10, 0)
-    fleet_of.execute(maria, "UPDATE namespace_claims SET expires_at = 1")
+    claiming.until_past(maria, claim)
     lease = leases.acquire(maria, "reconciler", "test", 60)
     assert lease is not None
     meeting = Meeting(maria, mariadb_ledger_url, lambda db: reconcile.reconcile(db, lease, PLAIN))

@@ -13,7 +13,7 @@ from fleet.ledger.reconcile import reconcile
 from fleet.ledger.release import NothingToRelease, Released
 from fleet.model.admission import Admitted, AlreadyPlaced, Refused, Stage
 from fleet.model.resources import Amounts
-from tests.ledger import fleet_of, moving
+from tests.ledger import claiming, fleet_of, moving
 from tests.ledger.fleet_of import PLAIN, ask
 from tests.ledger.growing import over, placed
 from tests.ledger.moving import begun, claimed, to
@@ -163,19 +163,21 @@ def test_a_claim_that_ends_about_a_growing_move_leaves_every_sum_exact(
     db: Database, lease: leases.Lease, ends: str, how: str, *, folded: bool
 ) -> None:
     here, there = two_nodes(db)
-    claim = fleet_of.claim(db, limit=(4, 100, 4), namespace=CLAIMED)
     instance = placed(db, here, cpus=3, memory_mb=50, namespace=CLAIMED)
     stays = placed(db, here, cpus=1, namespace=CLAIMED)
     wanted = to(db, there, instance, cpus=6, memory_mb=20, namespace=CLAIMED)
+    # A claim that is granted takes both charges over: so little is left to be done in its second.
+    claim = claiming.granted(db, CLAIMED, 4, 100, 4, seconds=1).uuid
+    assert claimed(db, claim) == (4, 51, 0)
 
     def end() -> None:
-        fleet_of.execute(db, "UPDATE namespace_claims SET expires_at = {now} - 1")
+        claiming.until_past(db, claim)
         if folded:
             assert reconcile(db, lease, PLAIN).claims_expired == 1
 
     if ends == "before":
         end()
-    begun(db, wanted)
+    assert begun(db, wanted).payer == (claim if ends == "between" else None)
     fleet_of.assert_exact(db)
     if ends == "between":
         end()

@@ -17,7 +17,7 @@ from fleet.ledger.reconcile import needs_pass, reconcile
 from fleet.ledger.verify import verify
 from fleet.model.admission import Admitted
 from fleet.model.cluster_config import ClusterConfig
-from tests.ledger import fleet_of
+from tests.ledger import claiming, fleet_of
 from tests.ledger.fleet_of import PLAIN, ask
 
 CORRECTED = "capacity counter corrected"
@@ -264,10 +264,10 @@ def test_a_pass_with_a_zero_decay_and_no_nodes_does_nothing(db: Database, lease:
 
 def test_an_expired_claim_is_folded_once_and_its_use_is_the_clusters(db: Database, lease: Lease) -> None:
     node_id = fleet_of.node(db, "n", cpus=64)
-    claim = fleet_of.claim(db, limit=(2, 20, 2), namespace="claimed")
+    claim = fleet_of.claim(db, limit=(2, 20, 2), namespace="claimed", seconds=claiming.SOON)
     instance = fleet_of.admitted(db, ask(node_id, cpus=5, memory_mb=7, namespace="claimed"))
     assert reconcile(db, lease, PLAIN).claims_expired == 0
-    fleet_of.execute(db, "UPDATE namespace_claims SET expires_at = {now}")
+    claiming.until_past(db, claim)
 
     assert [reconcile(db, lease, PLAIN).claims_expired for _ in range(2)] == [1, 0]
     row, found = fleet_of.claim_row(db, claim), fleet_of.cluster(db)
@@ -281,9 +281,10 @@ def test_an_expired_claim_is_folded_once_and_its_use_is_the_clusters(db: Databas
 
 def test_a_charge_of_the_cluster_is_not_lost_when_a_claim_is_folded_meanwhile(db: Database, lease: Lease) -> None:
     node_id = fleet_of.node(db, "n", cpus=64)
-    fleet_of.claim(db, limit=(20, 20, 2), namespace="claimed")
+    claim = fleet_of.claim(db, limit=(20, 20, 2), namespace="claimed", seconds=claiming.SOON)
     fleet_of.admitted(db, ask(node_id, cpus=5, namespace="claimed"))
-    fleet_of.execute(db, "UPDATE namespace_claims SET expires_at = {now}")
+    assert fleet_of.claim_row(db, claim)["used_cpus"] == 5
+    claiming.until_past(db, claim)
     outcome = fleet_of.admit(db, ask(node_id, cpus=1, namespace="claimed"))
     assert isinstance(outcome, Admitted)
     assert outcome.payer is None

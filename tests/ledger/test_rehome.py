@@ -7,7 +7,7 @@ import pytest
 from fleet.ledger import leases, reconcile, rehome
 from fleet.ledger.database import Database
 from fleet.model.cluster_config import ClusterConfig
-from tests.ledger import fleet_of
+from tests.ledger import claiming, fleet_of
 from tests.ledger.holding import Other, open_transaction
 
 
@@ -54,9 +54,10 @@ def test_a_release_after_rehoming_credits_the_claim(db: Database) -> None:
 @pytest.mark.parametrize("former", ["folded", "gone"])
 def test_charges_that_name_a_former_claim_are_rehomed_too(db: Database, former: str) -> None:
     node_id = fleet_of.node(db, cpus=64)
-    ended = fleet_of.claim(db, limit=(4, 1000, 10))
+    ended = fleet_of.claim(db, limit=(4, 1000, 10), seconds=claiming.SOON)
     instance = fleet_of.admitted(db, fleet_of.ask(node_id, cpus=2))
-    fleet_of.execute(db, "UPDATE namespace_claims SET expires_at = {now}")
+    assert fleet_of.claim_row(db, ended)["used_cpus"] == 2
+    claiming.until_past(db, ended)
     assert _pass(db).claims_expired == 1
     assert fleet_of.unclaimed(db)[0] == 2
     if former == "gone":
@@ -89,22 +90,20 @@ def test_many_charges_are_rehomed_in_batches(db: Database, monkeypatch: pytest.M
 
 
 def test_a_claim_that_ends_while_charges_are_rehomed_leaves_them_to_the_cluster(
-    maria: Database, mariadb_ledger_url: str
+    db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node_id = fleet_of.node(maria, cpus=64)
-    fleet_of.admitted(maria, fleet_of.ask(node_id, cpus=2))
-    claim = fleet_of.claim(maria, limit=(4, 1000, 10))
-    with open_transaction(maria) as conn:
-        # The charges are locked, the claim's row is waited for, when it ends.
-        conn.exec_driver_sql("UPDATE namespace_claims SET expires_at = 1")
-        other = Other(mariadb_ledger_url, _pass)
-        other.stands(maria)
-    report = other.result()
+    node_id = fleet_of.node(db, cpus=64)
+    fleet_of.admitted(db, fleet_of.ask(node_id, cpus=2))
+    claim = fleet_of.claim(db, limit=(4, 1000, 10), seconds=claiming.SOON)
+    # The charges are locked, and the claim's row is not, when it ends.
+    met = claiming.ending_before_it_pays(monkeypatch, db, claim)
+    report = _pass(db)
 
+    assert met == [claim]
     assert report.charges_rehomed == 0
-    assert fleet_of.rows(maria, "SELECT payer FROM charges") == [{"payer": None}]
-    assert fleet_of.claim_row(maria, claim)["used_cpus"] == 0
-    fleet_of.assert_exact(maria)
+    assert fleet_of.rows(db, "SELECT payer FROM charges") == [{"payer": None}]
+    assert fleet_of.claim_row(db, claim)["used_cpus"] == 0
+    fleet_of.assert_exact(db)
 
 
 def test_rehoming_holds_no_claim_of_another_namespace(maria: Database, mariadb_ledger_url: str) -> None:
