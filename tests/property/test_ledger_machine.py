@@ -2,7 +2,7 @@
 
 Instances are drawn by their position, never by their random uuid: an example must run the same way twice.
 
-Runs on SQLite, a fresh file an example: what is proven here is arithmetic, not contention.
+Runs on SQLite, a fresh file an example: what is proven here is arithmetic, not contention. Its clock is the machine's.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from fleet.model.admission import Admitted, AlreadyPlaced, Refused, Stage
 from fleet.model.resources import Amounts
 from tests.ledger import fleet_of
 from tests.ledger.fleet_of import PLAIN, ask
+from tests.property.clock import Clock
 
 Three = tuple[int, int, int]
 NAMES = ("a", "b", "c")
@@ -194,6 +195,7 @@ class LedgerMachine(RuleBasedStateMachine):
         path = self.folder / "ledger.db"
         shutil.copyfile(self.template, path)
         self.db = Database(f"sqlite:///{path}")
+        self.clock = Clock(self.db)
         self.model = Model()
         lease = leases.acquire(self.db, "reconciler", "machine", 3600)
         assert lease is not None
@@ -419,14 +421,14 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.claim is None)
     @rule(limit=st.tuples(SIZE, SIZE, SIZE))
     def promise(self, limit: Three) -> None:
-        self.model.claim = fleet_of.claim(self.db, limit=limit, namespace="claimed")
+        self.model.claim = fleet_of.claim(self.db, limit=limit, namespace="claimed", seconds=1)
         self.model.claim_limit = limit
 
     @precondition(lambda self: self.model.claim is not None)
     @rule()
     def expire(self) -> None:
-        """The end of the claim, and the pass that folds it."""
-        fleet_of.execute(self.db, "UPDATE namespace_claims SET expires_at = {now} WHERE folded = 0")
+        """The end of the claim, for time goes by, and the pass that folds it."""
+        self.clock.forward(1_000_000)
         assert reconcile(self.db, self.lease, PLAIN).claims_expired == 1
         self.model.claim = None
 
