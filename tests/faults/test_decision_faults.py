@@ -9,7 +9,6 @@ import pytest
 
 from fleet.ledger import decisions
 from fleet.ledger.database import Database
-from fleet.ledger.decisions import DecisionRow
 from tests.faults.cutting import Cut, Wire
 from tests.ledger import fleet_of
 from tests.ledger.holding import somebody_waits
@@ -20,24 +19,7 @@ Store = Callable[[Database, str], None]
 
 
 def keep(db: Database, fresh_id: str) -> None:
-    row = DecisionRow(
-        id=fresh_id,
-        instance_uuid=None,
-        namespace="tenant",
-        reason="create",
-        outcome="refused",
-        code="out_of_capacity",
-        node_id=None,
-        seed=1,
-        base_id=None,
-        changes=b"",
-        record=b"{}",
-        request={},
-        walk=[],
-        summary="no room",
-        version="1",
-    )
-    decisions.keep(db, row)
+    decisions.keep(db, fleet_of.refused_decision(fresh_id))
 
 
 def insert_base(db: Database, fresh_id: str) -> None:

@@ -18,6 +18,7 @@ from fleet.ledger.admission import Rows
 from fleet.ledger.ask import Ask
 from fleet.ledger.cluster import now_us as cluster_now
 from fleet.ledger.database import Batch, Database, Sql
+from fleet.ledger.decisions import DecisionRow
 from fleet.ledger.verify import verify
 from fleet.model.admission import AdmissionOutcome, Admitted
 from fleet.model.cluster_config import ClusterConfig
@@ -276,3 +277,24 @@ def assert_exact(db: Database, *, over_limit: Iterable[str] = ()) -> None:
     found = verify(db)
     assert list(found.differences) == []
     assert {item.node for item in found.over_limit} == set(over_limit)
+
+
+def refused_decision(decision_id: str) -> DecisionRow:
+    """A refusal's decision as it is stored, with nothing in it to read."""
+    return DecisionRow(
+        id=decision_id,
+        instance_uuid=None,
+        namespace=NAMESPACE,
+        reason="create",
+        outcome="refused",
+        code="out_of_capacity",
+        node_id=None,
+        seed=1,
+        base_id=None,
+        changes=b"",
+        record=b"{}",
+        request={},
+        walk=[],
+        summary="no room",
+        version="1",
+    )

@@ -120,6 +120,18 @@ def test_a_cluster_whose_rest_is_promised_says_what_is_left_and_what_to_add(db: 
     assert isinstance(create(ctx, cpus=3), Created)
 
 
+def test_what_others_claims_hold_back_is_no_ones_to_read(db: Database, ctx: Context) -> None:
+    ruling.node(db, ctx, "a", cpus=8)
+    fleet_of.claim(db, limit=(6, 1024, 10), namespace="others")
+
+    outcome = create(ctx, cpus=3)
+
+    assert isinstance(outcome, Refusal)
+    row = decisions.get(ctx, outcome.decision_id or "", fleet_of.NAMESPACE)
+    assert [note["idle"] for note in row.walk] == [{"cpus": 1}]
+    assert "idle" not in outcome.extra
+
+
 def test_claims_that_are_used_are_not_said_to_shrink(db: Database, ctx: Context) -> None:
     ruling.node(db, ctx, "a", cpus=8)
     fleet_of.claim(db, limit=(6, 1024, 10), used=(6, 64, 0), namespace="others")

@@ -17,23 +17,7 @@ from tests.ledger.test_timeline import context, create
 
 
 def _decision(db: Database, name: str) -> None:
-    row = decisions.DecisionRow(
-        id=name,
-        instance_uuid=None,
-        namespace="ns",
-        reason="create",
-        outcome="refused",
-        code="out_of_capacity",
-        node_id=None,
-        seed=1,
-        base_id=None,
-        changes=b"",
-        record=b"",
-        request={},
-        walk=[],
-        summary="",
-        version="0",
-    )
+    row = fleet_of.refused_decision(name)
     db.unit(lambda conn: decisions.insert(conn, row))
 
 

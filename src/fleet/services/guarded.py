@@ -74,7 +74,9 @@ def note_of(refused: Refused) -> dict[str, Any]:
     if refused.unclaimed:
         note["unclaimed"] = _forms(refused.unclaimed)
     if refused.idle:
-        note["idle"] = dict(refused.idle)
+        # Whoever was refused may read this: of what others' claims hold back, no more than what was lacking is told.
+        lacking = {figure.dimension: int(figure.shortfall) for figure in refused.figures if figure.exceeded}
+        note["idle"] = {name: min(short, refused.idle.get(name, 0)) for name, short in lacking.items()}
     return note | ({"ineligible": refused.ineligible} if refused.ineligible else {})
 
 
