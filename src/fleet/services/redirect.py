@@ -17,13 +17,9 @@ from fleet.queue.jobs import WakeUp
 from fleet.services import placed_event
 from fleet.services.context import Context
 from fleet.services.place import Placed, Placing, Refusal, place
-from fleet.services.replacing import made_with
+from fleet.services.replacing import Stopped, made_with
 
 PLACEMENT_ATTEMPTS_MAX = 3
-
-
-class _Stopped(Exception):
-    """The lease is lost, or the instance is not being created any more."""
 
 
 def redirect(ctx: Context, leased: LeasedOperation, reason: str) -> str | None:
@@ -44,9 +40,9 @@ def redirect(ctx: Context, leased: LeasedOperation, reason: str) -> str | None:
 
     def rows(conn: Connection, node_id: int, _node: str, row: decisions.DecisionRow) -> None:
         if not instances.place_elsewhere(conn, instance.uuid, node_id, row.id):
-            raise _Stopped
+            raise Stopped
         if not operations.redirect(conn, leased, node_id):
-            raise _Stopped
+            raise Stopped
 
     def new_rows(batch: Batch, _node_id: int, node: str, row: decisions.DecisionRow) -> None:
         decisions.insert(batch, row)
@@ -88,7 +84,7 @@ def _placed(ctx: Context, placing: Placing) -> Placed | Refusal | None:
     """Place it again; None: it was stopped."""
     try:
         return place(ctx, placing)
-    except _Stopped:
+    except Stopped:
         return None
     except StrategyUnavailable as missing:
         # A package that this machine lacks must not end the create: it goes on where it is.

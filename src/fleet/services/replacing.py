@@ -82,7 +82,7 @@ class Chosen:
 
 
 class Stopped(Exception):
-    """The instance is not in a state to be placed again any more: it was deleted, or failed, meanwhile."""
+    """The instance may not be placed again any more: it was deleted, or failed, or another leases its operation now."""
 
 
 def subject(ctx: Context, instance_uuid: str) -> Subject:
