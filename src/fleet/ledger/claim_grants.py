@@ -192,7 +192,7 @@ def delete(db: Database, uuid: str, *, by: str = "") -> ClaimView | None:
     try:
         return db.unit(work, on_lost=gone)
     except DatabaseUnavailable as error:
-        if _contended(error):
+        if claims.is_contended(error):
             raise ClaimDeleteFailed("its rows, or the cluster's, stayed locked by others") from error
         raise
     except (DBAPIError, BrokenPromise) as error:
@@ -218,15 +218,9 @@ def _unit(
     except _Refused as known:
         return known.refused
     except DatabaseUnavailable as error:
-        if _contended(error):
+        if claims.is_contended(error):
             return ClaimRefused("claim_conflict")
         raise
-
-
-def _contended(error: DatabaseUnavailable) -> bool:
-    """Return whether the database answers, but others held the rows or changed them, try after try."""
-    cause = error.__cause__
-    return isinstance(cause, Exception) and trouble(cause) is Trouble.RETRY
 
 
 def _grant(

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, RowMapping
 
 from fleet.ledger import cluster, events
-from fleet.ledger.database import Sql
-from fleet.model.errors import BrokenPromise
+from fleet.ledger.database import Sql, Trouble, trouble
+from fleet.model.errors import BrokenPromise, DatabaseUnavailable
 from fleet.model.resources import CLUSTER_DIMENSIONS, Amounts, DimensionFigure
 
 BY_CLUSTER = "(payer IS NULL OR payer NOT IN (SELECT uuid FROM namespace_claims WHERE folded = 0))"
@@ -206,6 +206,12 @@ def _fold(conn: Connection, uuid: str) -> RowMapping | None:
     for kind, name in (("claim", uuid), ("namespace", row["namespace"])):
         events.record(conn, kind, name, "namespace claim expired, usage folded", payload)
     return row
+
+
+def is_contended(error: DatabaseUnavailable) -> bool:
+    """Return whether the database answers, but others held the rows or changed them, try after try."""
+    cause = error.__cause__
+    return isinstance(cause, Exception) and trouble(cause) is Trouble.RETRY
 
 
 def overdrawn(used: Amounts, limits: Amounts) -> Amounts:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from fleet.ledger import claims, leases
-from fleet.ledger.database import Database, Sql, Trouble, trouble
+from fleet.ledger.database import Database, Sql
 from fleet.model.errors import DatabaseUnavailable
 
 BATCH = 500
@@ -61,7 +61,7 @@ def clean(db: Database, lease: leases.Lease, delay_seconds: int) -> Cleaned:
             raise
         except DatabaseUnavailable as error:
             locked += 1
-            if not _is_locked(error) or locked > LOCKED_MAX:
+            if not claims.is_contended(error) or locked > LOCKED_MAX:
                 raise
             stuck.append(Stuck(uuid, namespace, error))
         except Exception as error:  # noqa: BLE001  # whatever is wrong with this one: it is told, and the others go
@@ -75,9 +75,3 @@ def _delete(db: Database, lease: leases.Lease, uuid: str) -> bool:
         return claims.delete(conn, uuid, by=BY) is not None
 
     return db.unit(work)
-
-
-def _is_locked(error: DatabaseUnavailable) -> bool:
-    """Return whether the database answers, and others hold this claim's rows."""
-    cause = error.__cause__
-    return isinstance(cause, Exception) and trouble(cause) is Trouble.RETRY
