@@ -19,6 +19,7 @@ import pytest
 from fleet import bootstrap
 from fleet.config import load_settings
 from fleet.ledger import admission, events, ground_truth, operations, release, samples
+from fleet.ledger import decisions as stored_decisions
 from fleet.ledger.database import Database
 from fleet.ledger.events import Filter
 from fleet.model.admission import Admitted
@@ -242,7 +243,7 @@ def everything(db: Database, ctx: Context, lines: io.StringIO) -> Seen:
     for uuid in [row["uuid"] for row in fleet_of.rows(db, "SELECT uuid FROM instances")]:
         for one in timeline.of_instance(ctx, uuid, limit=1000, newest_first=False).events:
             seen.add(ROW if one.part == 0 else TOLD, "instance", one.event.level, one.event.message, one.event.payload)
-    for summary in decisions.listing(ctx, limit=1000, outcome="refused"):
+    for summary in stored_decisions.listing(ctx.database, limit=1000, outcome="refused"):
         for event in timeline.of_decision(ctx, decisions.get(ctx, summary.id, None)).events:
             seen.add(TOLD, "instance", event.level, event.message, event.payload)
     for text in lines.getvalue().splitlines():

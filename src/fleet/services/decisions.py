@@ -6,7 +6,7 @@ from typing import Any
 
 from fleet.ledger import decisions
 from fleet.ledger.database import Database
-from fleet.ledger.decisions import DecisionRow, DecisionSummary
+from fleet.ledger.decisions import DecisionRow
 from fleet.model.decision import Decision, Outcome
 from fleet.model.errors import FleetError, NotFound
 from fleet.model.request import parse_stored_request
@@ -30,21 +30,6 @@ def get(ctx: Context, decision_id: str, namespace: str | None) -> DecisionRow:
     if row is None or namespace not in {None, row.namespace}:
         raise NotFound(NO_DECISION)
     return row
-
-
-def listing(
-    ctx: Context,
-    *,
-    limit: int,
-    namespace: str | None = None,
-    instance: str | None = None,
-    outcome: str | None = None,
-    cursor: tuple[int, str] | None = None,
-) -> list[DecisionSummary]:
-    """Return decisions, youngest first."""
-    return decisions.listing(
-        ctx.database, limit=limit, namespace=namespace, instance=instance, outcome=outcome, cursor=cursor
-    )
 
 
 def record(ctx: Context, row: DecisionRow) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from fleet.api.bodies import StrictRoute
 from fleet.api.dependencies import AdminDep, CallerDep, CursorQuery, LimitQuery, Services, ServicesDep, UuidPath
 from fleet.api.routers.events import told_page
 from fleet.api.schemas import Anything, DecisionAnswer, DecisionLine, Page, RenderedEvent, documented
+from fleet.ledger import decisions as stored_decisions
 from fleet.ledger.decisions import DecisionRow, DecisionSummary
 from fleet.services import decisions, timeline
 
@@ -20,7 +21,7 @@ router = APIRouter(prefix="/decisions", route_class=StrictRoute, tags=["decision
 OutcomeQuery = Annotated[Literal["placed", "refused"] | None, Query(description="what became of it")]
 
 
-def show_line(row: DecisionSummary) -> dict[str, Any]:
+def show_line(row: DecisionSummary | DecisionRow) -> dict[str, Any]:
     """A decision as a line of a list."""
     return {
         "id": row.id,
@@ -38,15 +39,7 @@ def show_line(row: DecisionSummary) -> dict[str, Any]:
 def show(services: Services, row: DecisionRow) -> dict[str, Any]:
     """A decision with what it recorded and the tries that followed it."""
     return {
-        "id": row.id,
-        "instance_uuid": row.instance_uuid,
-        "namespace": row.namespace,
-        "reason": row.reason,
-        "outcome": row.outcome,
-        "code": row.code,
-        "node": row.node,
-        "summary": row.summary,
-        "created_at": iso(row.created_at),
+        **show_line(row),
         "seed": row.seed,
         "version": row.version,
         "request": row.request,
@@ -66,8 +59,8 @@ def list_decisions(
     outcome: OutcomeQuery = None,
 ) -> Response:
     """Decisions, newest first."""
-    found = decisions.listing(
-        services.context,
+    found = stored_decisions.listing(
+        services.database,
         limit=limit + 1,
         namespace=caller.scope,
         instance=None if instance is None else str(instance),
