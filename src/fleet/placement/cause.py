@@ -16,7 +16,7 @@ from fleet.model.gpu_inventory import GpuAsk
 from fleet.model.labels import selector_text
 from fleet.model.rules import within_keys
 from fleet.placement.ask import Ask
-from fleet.placement.columns import FIGURE_MAX, Mask
+from fleet.placement.columns import COLUMN_MAX, Mask
 from fleet.placement.explanation import LEFT, UNITS, counted, exceeds_every_limit, largest_limits, shortfalls
 from fleet.placement.frame import Frame
 from fleet.placement.stage import Filter, NamedStage, Reason, all_stages
@@ -182,6 +182,6 @@ def _no_room(name: str, ask: Ask, frame: Frame, reason: Reason) -> str:
     if reason.code.startswith("unknown_"):
         return f"node {name} promises nothing: {reason.code} ({reason.meaning})"
     lacking = shortfalls(ask, frame)[:, ask.pin]
-    short = {unit: int(amount) for unit, amount in zip(UNITS, lacking, strict=True) if 0 < amount <= FIGURE_MAX}
+    short = {unit: int(amount) for unit, amount in zip(UNITS, lacking, strict=True) if 0 < amount <= COLUMN_MAX}
     parts = [counted(amount, unit) for unit, amount in short.items()]
     return f"node {name} has no room: {'it lacks ' + ' and '.join(parts) if parts else reason.meaning}"

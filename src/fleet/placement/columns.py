@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fleet.model.figures import FIGURE_MAX
 from fleet.model.node import NodeRecord, NodeState, Scheduling
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -24,8 +25,8 @@ Mask: TypeAlias = NDArray[np.bool_]
 
 UNKNOWN: Final = -(2**61)
 UNLIMITED: Final = 2**61
-FIGURE_MAX: Final = 2**50
-"""Largest figure of a node: a thousand times it, and sums of thousands of it, stay inside 64 bits."""
+COLUMN_MAX: Final = FIGURE_MAX * 2**10
+"""Largest amount in a column: a figure under the largest ratio. In thousandths, and summed, it stays inside 64 bits."""
 
 CPU_FIGURE_MAX: Final = 2**31
 
@@ -100,7 +101,6 @@ _SCHEDULING_CODES: Final = {name: code for code, name in enumerate(SCHEDULINGS)}
 ACTIVE: Final = _STATE_CODES["active"]
 ENABLED: Final = _SCHEDULING_CODES["enabled"]
 CORDONED: Final = _SCHEDULING_CODES["cordoned"]
-DRAINING: Final = _SCHEDULING_CODES["draining"]
 
 CounterRow: TypeAlias = Sequence[Any]
 """`(node_id, limit_cpus, …, counted, sleepy_memory_mb)`: the node's id and the columns of `LEDGER` from the database,
@@ -119,7 +119,7 @@ def scheduling_code(name: str) -> int:
 
 def figure_max(name: str) -> int:
     """Return the largest figure that column `name` may hold, in its own unit."""
-    return CPU_FIGURE_MAX if name.startswith("cpu_") or name in {"limit_cpus", "used_cpus"} else FIGURE_MAX
+    return CPU_FIGURE_MAX if name.startswith("cpu_") or name in {"limit_cpus", "used_cpus"} else COLUMN_MAX
 
 
 def figure(name: str, value: object) -> int:

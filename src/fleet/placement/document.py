@@ -20,9 +20,10 @@ from fleet.model.capacity import node_limits
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.config_value import ConfigError
 from fleet.model.gpu_inventory import GpuInventory
+from fleet.model.request import AMOUNT_MAX
 from fleet.model.resources import Amounts
 from fleet.placement.columns import (
-    FIGURE_MAX,
+    COLUMN_MAX,
     LEDGER,
     LEDGER_AT,
     LIMIT_NAMES,
@@ -49,6 +50,8 @@ from fleet.placement.reader import Reader
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 AGE_SECONDS_MAX: Final = 10**9
+HELD_MAX: Final = 2 * AMOUNT_MAX
+"""What one instance may hold of memory or disk: the largest request, and its overhead."""
 
 TOP_FIELDS: Final = ("taken_at", "config", "nodes", "instances")
 TRAIT_FIELDS: Final = ("labels", "region", "arch", "backend", "sleepy_pool")
@@ -130,13 +133,13 @@ def read_document(value: object) -> Document:
     for at, (name, node) in enumerate(zip(names, parsed, strict=True)):
         path = f"nodes[{at}]"
         metrics = _metrics(reader, node.get("metrics"), f"{path}.metrics")
-        most = reader.whole(node.get("max_instances"), f"{path}.max_instances", FIGURE_MAX)
+        most = reader.whole(node.get("max_instances"), f"{path}.max_instances", COLUMN_MAX)
         traits.append(_traits(reader, node, path))
         gpus.append(read_inventory(reader, {name: node[name] for name in GPU_FIELDS if name in node}, path))
         sample.append(sample_row(metrics, most))
         ledger.append(_ledger(reader, node, path, _Node(name, metrics, sample[-1], most, ages[name]), around))
     node_ids = [
-        reader.whole(node.get("node_id"), f"nodes[{at}].node_id", FIGURE_MAX) or 0 for at, node in enumerate(parsed)
+        reader.whole(node.get("node_id"), f"nodes[{at}].node_id", COLUMN_MAX) or 0 for at, node in enumerate(parsed)
     ]
     reader.finish()
     return Document(names, node_ids, traits, gpus, ledger, sample, config, now_us, instances)
@@ -227,7 +230,7 @@ def _ledger(reader: Reader, node: Mapping[str, Any], path: str, known: _Node, ar
     elif node["capacity"] is not None:
         capacity = reader.mapping(node["capacity"], f"{path}.capacity", CAPACITY_FIELDS)
         row[:11] = _stated(reader, capacity, f"{path}.capacity", known, held)
-        sleepy = reader.whole(capacity.get("sleepy_memory_mb"), f"{path}.capacity.sleepy_memory_mb", FIGURE_MAX)
+        sleepy = reader.whole(capacity.get("sleepy_memory_mb"), f"{path}.capacity.sleepy_memory_mb", COLUMN_MAX)
         row[LEDGER_AT["sleepy_memory_mb"]] = held.sleepy_memory_mb if sleepy is None else sleepy
     row[LEDGER_AT["row_present"]] = int("capacity" not in node or node["capacity"] is not None)
     return row
@@ -259,7 +262,7 @@ def _stated(reader: Reader, capacity: Mapping[str, Any], path: str, known: _Node
     demand = reader.number(capacity.get("expected_demand"), f"{path}.expected_demand", figure_max("expected_demand"))
     row.append(figure("expected_demand", demand or 0))
     for name, computed in (("pending_memory_mb", held.pending_memory_mb), ("pending_disk_gb", held.pending_disk_gb)):
-        pending = reader.whole(capacity.get(name), f"{path}.{name}", FIGURE_MAX)
+        pending = reader.whole(capacity.get(name), f"{path}.{name}", COLUMN_MAX)
         row.append(computed if pending is None else pending)
     return row
 
@@ -269,9 +272,7 @@ def _instance(reader: Reader, value: object, path: str) -> InstanceRecord:
     uuid = _needed_text(reader, item.get("uuid"), f"{path}.uuid", "an instance needs a uuid")
 
     def amount(name: str, default: int = 0) -> int:
-        found = reader.whole(
-            item.get(name), f"{path}.{name}", figure_max("used_cpus") if "cpus" in name else FIGURE_MAX // 2**9
-        )
+        found = reader.whole(item.get(name), f"{path}.{name}", figure_max("used_cpus") if "cpus" in name else HELD_MAX)
         return default if found is None else found
 
     own = Amounts(amount("cpus"), amount("memory_mb"), amount("disk_gb"), 1)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fleet.model.decision import Decision
 from fleet.placement.ask import Ask
-from fleet.placement.columns import CORDONED, FIGURE_MAX, Ints, Mask
+from fleet.placement.columns import COLUMN_MAX, CORDONED, Ints, Mask
 from fleet.placement.frame import Frame
 from fleet.placement.stage import Filter, all_stages
 
@@ -128,7 +128,7 @@ def nearest(decision: Decision, ask: Ask, frame: Frame) -> int | None:
     """Return the index of the node that lacks least, of those that nothing but a lack of room stands against."""
     lacking = shortfalls(ask, frame)
     most = lacking.max(axis=0)
-    near = _refused_on_capacity(decision) & (most > 0) & (most <= FIGURE_MAX)
+    near = _refused_on_capacity(decision) & (most > 0) & (most <= COLUMN_MAX)
     if near.any() and (ask.request.placement_rules or ask.request.affinity_spec):
         near &= ~_refused_by_neighbours(ask, frame)
     found = np.flatnonzero(near)

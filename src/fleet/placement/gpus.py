@@ -13,7 +13,7 @@ import numpy as np
 
 from fleet.model.gpu_inventory import NO_GPUS, GpuAsk, GpuDevice, GpuInventory, MigInstance, free_units, owned_units
 from fleet.model.gpu_report import twins
-from fleet.placement.columns import FIGURE_MAX, Ints, Mask
+from fleet.placement.columns import COLUMN_MAX, Ints, Mask
 from fleet.placement.reader import Reader
 
 GPU_FIELDS: Final = (
@@ -130,8 +130,8 @@ def read_inventory(reader: Reader, form: Mapping[str, Any], path: str) -> GpuInv
     uuids = {where: one.uuid for where, one in devices.items()} | {where: one.uuid for where, one in slices.items()}
     _refuse_twins(reader, uuids)
     return GpuInventory(
-        count=reader.whole(form.get("gpu_count"), f"{path}.gpu_count", FIGURE_MAX) or 0,
-        used=reader.whole(form.get("gpu_count_used"), f"{path}.gpu_count_used", FIGURE_MAX) or 0,
+        count=reader.whole(form.get("gpu_count"), f"{path}.gpu_count", COLUMN_MAX) or 0,
+        used=reader.whole(form.get("gpu_count_used"), f"{path}.gpu_count_used", COLUMN_MAX) or 0,
         kind=reader.text(form.get("gpu_kind"), f"{path}.gpu_kind"),
         profiles=_counts(reader, form.get("mig_profiles"), f"{path}.mig_profiles"),
         profiles_used=_counts(reader, form.get("mig_profiles_used"), f"{path}.mig_profiles_used"),
@@ -169,7 +169,7 @@ def _slice(reader: Reader, item: Mapping[str, Any], path: str) -> MigInstance:
 def _counts(reader: Reader, value: object, path: str) -> dict[str, int]:
     counts = reader.mapping({} if value is None else value, path)
     return {
-        profile.lower(): reader.whole(count, f"{path}.{profile}", FIGURE_MAX) or 0 for profile, count in counts.items()
+        profile.lower(): reader.whole(count, f"{path}.{profile}", COLUMN_MAX) or 0 for profile, count in counts.items()
     }
 
 

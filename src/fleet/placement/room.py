@@ -16,7 +16,7 @@ import numpy as np
 from fleet.model.capacity import THOUSAND, to_milli
 from fleet.model.request import PlacementRequest, Reason
 from fleet.placement.ask import Ask
-from fleet.placement.columns import UNLIMITED, Ints
+from fleet.placement.columns import UNLIMITED, Ints, Mask
 from fleet.placement.frame import Frame, row
 from fleet.placement.pipeline import walk_stages
 from fleet.placement.stage import Filter, all_stages
@@ -36,12 +36,13 @@ _DIMENSION_OF: Final[Mapping[str, str]] = {
 }
 
 
-def most_of(ask: Ask, frame: Frame, dimension: str) -> Ints:
+def most_of(ask: Ask, frame: Frame, dimension: str, unknown: Mask) -> Ints:
     """Return the largest amount of a dimension that a request like this one could ask for on each node.
 
-    It may be below what any request can ask for; it means nothing where a figure is unknown.
+    It may be below what any request can ask for. Where a figure is `unknown` it is what is held there already: that
+    needs no figure.
     """
-    most = frame.room(dimension).copy()
+    most = np.where(unknown, -1, frame.room(dimension))
     held: dict[int, int] = {}
     if ask.request.reason is Reason.RESIZE and ask.request.instance is not None:
         charges = frame.instances[ask.request.instance].held()

@@ -250,8 +250,8 @@ def _amounts(verdicts: Verdicts) -> Iterator[Relaxation]:
     request, ask, frame = verdicts.case.request, verdicts.ask, verdicts.case.frame
     for name, stages in AMOUNT_STAGES.items() if is_sized(request) else ():
         wanted = int(getattr(request, name))
-        most = most_of(ask, frame, name)
-        still = verdicts.unknown(stages) | (most < LEAST[name])
+        most = most_of(ask, frame, name, verdicts.unknown(stages))
+        still = most < LEAST[name]
         given_up = np.where(still, np.inf, np.maximum(wanted - most, 0) / max(1, wanted))
 
         def edit(case: Case, at: int, _others: int, name: str = name, wanted: int = wanted, most: Any = most) -> Edit:

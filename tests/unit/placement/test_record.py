@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fleet.placement import record
-from fleet.placement.columns import FIGURE_MAX, LEDGER, UNKNOWN, UNLIMITED
+from fleet.placement.columns import COLUMN_MAX, LEDGER, UNKNOWN, UNLIMITED
 from fleet.placement.example import a_node
 from fleet.placement.instances import InstanceRecord
 from fleet.placement.pipeline import decide
@@ -56,7 +56,7 @@ def answers(snapshot: Snapshot, **changes: Any) -> Any:
         [-127, 127],
         [-128, 128],
         [2**31, -(2**31)],
-        [UNKNOWN, FIGURE_MAX, UNLIMITED],
+        [UNKNOWN, COLUMN_MAX, UNLIMITED],
         [2**31 - 1],
     ],
 )

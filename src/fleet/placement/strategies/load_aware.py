@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fleet.model.capacity import WEIGHT_FLOOR, load_band, load_headroom_milli, memory_band, to_milli
 from fleet.placement.ask import Ask
-from fleet.placement.columns import FIGURE_MAX, UNKNOWN, UNLIMITED, Ints, shown, shown_milli
+from fleet.placement.columns import COLUMN_MAX, UNKNOWN, UNLIMITED, Ints, shown, shown_milli
 from fleet.placement.draws import shuffle_keys
 from fleet.placement.frame import Frame
 from fleet.placement.stage import Figures, Ordering, Strategy
@@ -34,7 +34,7 @@ def bands(frame: Frame, at: NDArray[np.intp]) -> NDArray[np.int16]:
     judged = (load != UNKNOWN) & (threads > 0)
     by_load = np.where(judged, load_band(np.maximum(load, 0), np.maximum(threads, 1)), LAST_BAND)
     limit, charged = frame.limits[1][at], np.maximum(frame.charged_memory[at], 0)
-    by_memory = np.where(limit > 0, memory_band(charged, np.minimum(np.maximum(limit, 1), FIGURE_MAX)), LAST_BAND)
+    by_memory = np.where(limit > 0, memory_band(charged, np.minimum(np.maximum(limit, 1), COLUMN_MAX)), LAST_BAND)
     by_memory[limit == UNLIMITED] = 0
     worse = np.minimum(np.maximum(by_load, by_memory), LAST_BAND - 1)
     worse[~judged | (limit <= 0)] = LAST_BAND
