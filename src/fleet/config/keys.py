@@ -227,7 +227,7 @@ _PROCESS_KEYS: Final = (
         parser=_url(("mysql+pymysql", "sqlite")),
         default=None,
         secret=True,
-        meaning="the ledger's database",
+        meaning="the ledger's database; of several servers (host:port,host:port) the first that takes writes is used",
     ),
     Key(
         name="REDIS_URL",

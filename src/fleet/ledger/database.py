@@ -23,13 +23,12 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 import pymysql
-from pymysql.constants import CLIENT
 from sqlalchemy import Connection, CursorResult, Engine, create_engine, event
-from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from fleet.ledger.afterwards import Left, carry_out, collect
+from fleet.ledger.database_servers import LEAVE, Servers
 from fleet.model.errors import BrokenPromise, DatabaseUnavailable
 
 R = TypeVar("R")
@@ -39,8 +38,6 @@ UNIT_BACKOFF_SECONDS = 0.005
 # No attempt begins later than this: four time-outs in a row would outlast the caller's patience.
 UNIT_SECONDS_MAX = 8.0
 LOCK_WAIT_SECONDS = 2
-CONNECT_TIMEOUT_SECONDS = 2
-ANSWER_TIMEOUT_SECONDS = 5
 SQLITE_WAIT_SECONDS = 5
 POOL_WAIT_SECONDS = 5
 
@@ -62,9 +59,9 @@ _NOW = {
     ),
 }
 
-# 1040 and 1203 too many connections, 1041 out of memory, 1290 read-only; 1044, 1045, 1129, 1130 and 1698 we are not let
-# in, 1049 no such database: an operator's to mend, no fault of the program.
-CANNOT_SERVE = frozenset({1040, 1041, 1203, 1290, 1044, 1045, 1129, 1130, 1698, 1049})
+# 1040 and 1203 too many connections, 1041 out of memory, those of a server that takes no writes; 1044, 1045, 1129, 1130
+# and 1698 we are not let in, 1049 no such database: an operator's to mend, no fault of the program.
+CANNOT_SERVE = frozenset({1040, 1041, 1203, 1044, 1045, 1129, 1130, 1698, 1049}) | LEAVE
 # From 3000 on the server speaks again: 4025, a broken constraint, is no reason to try later.
 CLIENT_ERRORS = range(2000, 3000)
 COMMITTING = "raised by COMMIT"
@@ -266,7 +263,8 @@ class Database:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Remember the URL; connections are opened when first needed."""
-        self.url = make_url(url)
+        self._servers = Servers(url)
+        self.url = self._servers.first
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._sleep = sleep
         self._monotonic = monotonic
@@ -301,17 +299,18 @@ class Database:
                 event.listen(engine, "begin", lambda conn: conn.exec_driver_sql("BEGIN IMMEDIATE"))
             return engine
         engine = create_engine(
-            _mariadb_url(self.url),
+            self.url,
             pool_size=pool_size,
             max_overflow=0,
             pool_timeout=POOL_WAIT_SECONDS,
             pool_recycle=1800,
             pool_reset_on_return=None,
             isolation_level="AUTOCOMMIT" if autocommit else None,
-            connect_args=_mariadb_arguments(self.url),
+            connect_args=self._servers.arguments,
             skip_autocommit_rollback=True,
         )
         event.listen(engine, "connect", _set_up_mariadb)
+        self._servers.serve(engine)
         return engine
 
     @contextmanager
@@ -323,7 +322,11 @@ class Database:
         """
         try:
             with self._reads.connect() as conn:
-                yield conn
+                try:
+                    yield conn
+                except DBAPIError as error:
+                    self._servers.leave(error, conn)
+                    raise
         except (DBAPIError, PoolTimeout) as error:
             if trouble(error) is Trouble.BUG:
                 raise
@@ -393,6 +396,8 @@ class Database:
             except BaseException as error:
                 if committing:
                     error.add_note(COMMITTING)
+                if isinstance(error, DBAPIError):
+                    self._servers.leave(error, conn)
                 _roll_back(conn, committing=committing)
                 raise
             return result
@@ -441,25 +446,6 @@ def unavailable(error: Exception | None, *, in_doubt: bool = False) -> DatabaseU
     )
     away = "the ledger's database did not answer"
     return DatabaseUnavailable(f"{away} ({why}); {outcome}", told=f"{away}; {outcome}")
-
-
-def _mariadb_url(url: URL) -> URL:
-    return url.update_query_dict({"charset": "utf8mb4"}) if "charset" not in url.query else url
-
-
-def _mariadb_arguments(url: URL) -> dict[str, Any]:
-    local = url.host in {None, "127.0.0.1", "::1"} or "unix_socket" in url.query
-    arguments: dict[str, Any] = {
-        "connect_timeout": CONNECT_TIMEOUT_SECONDS,
-        "read_timeout": ANSWER_TIMEOUT_SECONDS,
-        "write_timeout": ANSWER_TIMEOUT_SECONDS,
-        # FOUND_ROWS counts rows matched, not rows changed; SQLAlchemy's own flag is replaced by this one, not added to.
-        "client_flag": CLIENT.MULTI_STATEMENTS | CLIENT.FOUND_ROWS,
-    }
-    if local:
-        # PyMySQL builds a TLS context for each connection, 18 ms of CPU, also where the server has no TLS.
-        arguments["ssl_disabled"] = True
-    return arguments
 
 
 def _set_up_mariadb(connection: Any, _record: object) -> None:
