@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fleet.model.request import parse_placement_request
+from fleet.model.request import parse_stored_request
 from fleet.placement.pipeline import decide
 from fleet.placement.snapshot import Snapshot
 
@@ -18,7 +18,7 @@ CASES = Path(__file__).parent / "decisions"
 
 def answer(case: dict[str, Any]) -> dict[str, Any]:
     """The decision of a case, as JSON reads it back."""
-    request = parse_placement_request(case["request"])
+    request = parse_stored_request(case["request"])
     decision = decide(request, Snapshot.from_json(case["snapshot"]), case["seed"], explain=case["explain"])
     read: dict[str, Any] = json.loads(json.dumps(decision.as_dict()))
     return read

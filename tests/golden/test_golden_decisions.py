@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fleet.model.request import Reason
 from fleet.placement.stage import all_stages
 from tests.golden.rewrite import CASES, answer
 
@@ -28,5 +29,11 @@ def test_the_codes_of_a_decision_are_among_the_golden_ones() -> None:
 
     assert codes >= {
         *(None, "affinity_unsatisfiable", "affinity_unsatisfied", "labels_unmatched"),
-        *("no_gpu_nodes", "no_schedulable_nodes", "out_of_capacity", "pin_ineligible"),
+        *("no_gpu_nodes", "no_nodes", "no_schedulable_nodes", "node_not_found", "out_of_capacity", "pin_ineligible"),
     }
+
+
+def test_every_reason_that_a_decision_may_be_asked_for_is_among_the_golden_ones() -> None:
+    asked = {json.loads(path.read_text())["request"].get("reason", "create") for path in CASES.glob("*.json")}
+
+    assert asked == set(Reason)

@@ -9,7 +9,7 @@ from typing import Any
 from fleet.model.decision import Decision
 from fleet.model.errors import InvalidRequest, StrategyUnavailable
 from fleet.model.findings import first_repeated
-from fleet.model.request import PlacementRequest, parse_placement_request
+from fleet.model.request import PlacementRequest, parse_stored_request
 from fleet.placement.counterfactuals import remedies
 from fleet.placement.pipeline import decide
 from fleet.placement.snapshot import Snapshot
@@ -20,8 +20,8 @@ def decide_files(
 ) -> tuple[dict[str, Any], int]:
     """Return the decision as JSON with the exit code: 0 ranked, 1 refused or invalid.
 
-    `strategy` (when not empty) beats the request's, which beats the configuration's. Problems of both files are told
-    together, each with its path.
+    `strategy` (when not empty) beats the request's, which beats the configuration's. Whatever a stored decision was
+    asked can be asked here, a fork too. Problems of both files are told together, each with its path.
     """
     problems: list[dict[str, str]] = []
     code = InvalidRequest.code
@@ -30,7 +30,7 @@ def decide_files(
     except InvalidRequest as refused:
         problems += _in_file(snapshot_path, refused)
     try:
-        request = parse_placement_request(_read(request_path))
+        request = parse_stored_request(_read(request_path))
     except InvalidRequest as refused:
         problems += _in_file(request_path, refused)
     if not problems:

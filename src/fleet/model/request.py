@@ -249,6 +249,11 @@ class PlacementRequest(InstanceRequest):
     instance: str | None = None
     destinations: list[Name] | None = None
 
+    @field_validator("destinations")
+    @classmethod
+    def _each_once(cls, value: list[str] | None) -> list[str] | None:
+        return None if value is None else list(dict.fromkeys(value))
+
     @field_validator("reason", mode="before")
     @classmethod
     def _can_be_asked(cls, value: Any, info: ValidationInfo) -> Any:

@@ -207,6 +207,19 @@ def test_what_is_unknown_is_not_helped_by_asking_for_less() -> None:
     assert told(a_node(memory_available=None), memory_mb=4096) == []
 
 
+def test_a_resize_may_keep_what_it_holds_on_a_node_of_which_a_figure_is_unknown() -> None:
+    held = {"uuid": "i1", "node": "n1", "cpus": 2, "memory_mb": 1024, "disk_gb": 10}
+    asked: dict[str, Any] = {"reason": "resize", "instance": "i1", "cpus": 4, "config": {"INSTANCE_OVERHEAD_MB": 24}}
+
+    def of(**node: Any) -> list[str]:
+        return told(a_node(**node), instances=[held], **{"memory_mb": 1000, **asked})
+
+    assert of(cpu_total_instance_vcpus=None) == ["Ask for 2 vCPUs instead of 4: then n1 fits."]
+    assert of(memory_available=None, used_cpus=38) == []
+    asked |= {"cpus": 2, "memory_mb": 1001}
+    assert of(memory_available=None) == ["Ask for 1000 MiB of memory instead of 1001: then n1 fits."]
+
+
 def test_a_new_node_is_described_by_what_the_request_asks_of_a_node() -> None:
     request = request_of(region="eu", gpus=2, gpu_kind="a100", **selector(disk="nvme"))
 

@@ -34,6 +34,21 @@ def test_a_refusal_ends_with_one(files: Any) -> None:
     assert (answer["outcome"], answer["code"], code) == ("refused", "out_of_capacity", 1)
 
 
+def test_a_fork_that_was_decided_can_be_decided_again(files: Any) -> None:
+    source = {"uuid": "i1", "node": "n2", "cpus": 1, "memory_mb": 1024, "disk_gb": 10}
+    fleet = a_document(a_node(name="n1"), a_node(name="n2", scheduling="cordoned"), instances=[source])
+
+    answer, code = decide_files(*files(fleet, a_request(reason="fork", instance="i1")))
+
+    assert (answer["outcome"], answer["ranked"], code) == ("ranked", ["n2"], 0)
+
+
+def test_a_destination_that_stands_twice_is_named_once(files: Any) -> None:
+    answer, _ = decide_files(*files(a_document(a_node()), a_request(destinations=["n9", "n1", "n9"])))
+
+    assert answer["summary"] == "no node is called n9; 1 node is registered"
+
+
 def test_problems_of_both_files_are_told_together(files: Any) -> None:
     answer, code = decide_files(*files(a_document(a_node(state="busy")), a_request(cpus=True, colour="red")))
 
