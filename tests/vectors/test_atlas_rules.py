@@ -30,7 +30,7 @@ DEEP: Final = f"{TOP}[0]{'.all_of[0]' * 5}.all_of"
 VALIDATIONS: Final[tuple[tuple[int, object, str, str], ...]] = (
     (1, {}, TOP, "rules must be a list"),
     (2, ["x"], f"{TOP}[0]", "must be an object"),
-    (2, [{1: "x"}], f"{TOP}[0]", "must be an object"),
+    (2, [{1: "x"}], f"{TOP}[0]", "must be an object with texts as keys, a rule or a group; a key is a whole number"),
     (3, [{"any_of": [RULE], "all_of": [RULE]}], f"{TOP}[0]", "exactly one key, any_of or all_of"),
     (3, [{"any_of": [RULE], "weight": 1}], f"{TOP}[0]", "'weight'"),
     (4, [nested(6)], DEEP, "nest at most 5"),
@@ -38,6 +38,7 @@ VALIDATIONS: Final[tuple[tuple[int, object, str, str], ...]] = (
     (5, [{"any_of": []}], f"{TOP}[0].any_of", "list with at least one rule or group"),
     (5, [{"any_of": [RULE, {"all_of": RULE}]}], f"{TOP}[0].any_of[1].all_of", "list with at least one rule or group"),
     (6, [{**RULE, "zone": 1, "weight": 1}], f"{TOP}[0].weight", "unknown field 'weight'"),
+    (6, [{**RULE, "whithin": "rack"}], f"{TOP}[0].whithin", "a rule has resource, operator, tags and may have within"),
     (6, [{**RULE, "none_of": [RULE]}], f"{TOP}[0].none_of", "unknown field 'none_of'"),
     (7, [{"operator": "has", "tags": {"a": "b"}}], f"{TOP}[0]", "a rule needs resource"),
     (7, [{"resource": "metal_server", "tags": {"a": "b"}}], f"{TOP}[0]", "a rule needs operator"),

@@ -240,8 +240,13 @@ class _Reading:
         return tuple(node for node in read if node is not None)
 
     def _node(self, item: Any, path: str, depth: int) -> Node | None:
-        if not isinstance(item, dict) or not all(isinstance(key, str) for key in item):
+        if not isinstance(item, dict):
             self.findings.add(path, f"must be an object, a rule or a group, not {kind_of(item)}")
+            return None
+        if odd := [key for key in item if not isinstance(key, str)]:
+            self.findings.add(
+                path, f"must be an object with texts as keys, a rule or a group; a key is {kind_of(odd[0])}"
+            )
             return None
         if _GROUPS.isdisjoint(item):
             return self._rule(item, path)
@@ -273,7 +278,8 @@ class _Reading:
         before = len(self.findings.problems)
         if unknown := item.keys() - _FIELDS:
             first = min(unknown)
-            self.findings.add(f"{path}.{step(first)}", f"unknown field {shown(first)}; a rule has {', '.join(_NEEDED)}")
+            told = f"unknown field {shown(first)}; a rule has {', '.join(_NEEDED)} and may have within"
+            self.findings.add(f"{path}.{step(first)}", told)
         for name in _NEEDED:
             if name not in item:
                 self.findings.add(path, f"a rule needs {name}")
