@@ -17,7 +17,8 @@ from typing import Any, Final
 from fleet.config.keys import KEYS, Key, Scope, normalised_arch
 from fleet.config.shell_file import Entry, read_shell_file
 from fleet.model.cluster_config import PREFIX
-from fleet.model.config_value import ConfigError, ConfigProblem, nearest_name, read_value, shown
+from fleet.model.config_value import ConfigError, ConfigProblem, nearest_name, read_value
+from fleet.model.findings import shown
 
 DEFAULT_PATH: Final = Path("/etc/sf/config")
 ENVIRONMENT_PREFIX: Final = "FLEET_"

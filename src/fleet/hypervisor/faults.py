@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fleet.hypervisor.contract import Fault
-from fleet.model.config_value import ConfigError, ConfigProblem, shown
+from fleet.model.config_value import ConfigError, ConfigProblem
+from fleet.model.findings import shown
 
 CALLS: Final = ("domains", "create", "start", "stop", "delete")
 EFFECTS: Final = ("none", "done")

@@ -25,7 +25,8 @@ from typing import Any, Final
 
 from fleet.config.plain_file import read_plain
 from fleet.measure.facts import GpuReading
-from fleet.model.config_value import ConfigError, ConfigProblem, nearest_name, shown
+from fleet.model.config_value import ConfigError, ConfigProblem, nearest_name
+from fleet.model.findings import as_given, shown
 from fleet.model.gpu import parse_declared_kind, parse_profile
 from fleet.model.gpu_report import (
     PROFILE_UNITS_MAX,
@@ -116,7 +117,7 @@ class _Reader:
 
     def declared(self, document: object) -> DeclaredGpus:
         if not isinstance(document, Mapping):
-            self._wrong("gpus", f"{_given(document)} is refused; accepted: a mapping with {', '.join(KEYS)}")
+            self._wrong("gpus", f"{as_given(document)} is refused; accepted: a mapping with {', '.join(KEYS)}")
             return NOTHING_DECLARED
         self._known("", document, KEYS)
         gpus = self._units("gpus", document.get("gpus"), _CARD, Unit.CARD)
@@ -138,7 +139,7 @@ class _Reader:
         if listed is None:
             return {}
         if not isinstance(listed, list):
-            self._wrong(name, f"{_given(listed)} is refused; accepted: a list")
+            self._wrong(name, f"{as_given(listed)} is refused; accepted: a list")
             return {}
         if len(listed) > UNITS_MAX:
             self._wrong(name, f"lists {len(listed)}; accepted: at most {UNITS_MAX}")
@@ -149,7 +150,7 @@ class _Reader:
     def _unit(self, path: str, item: object, fields: Mapping[str, type], unit: Unit) -> ReportedUnit | None:
         before = len(self.problems)
         if not isinstance(item, Mapping):
-            self._wrong(path, f"{_given(item)} is refused; accepted: a mapping with {', '.join(fields)}")
+            self._wrong(path, f"{as_given(item)} is refused; accepted: a mapping with {', '.join(fields)}")
             return None
         self._known(path, item, tuple(fields))
         for name in ("uuid", "profile") if unit is Unit.SLICE else ("uuid",):
@@ -157,7 +158,7 @@ class _Reader:
                 self._wrong(f"{path}.{name}", "missing")
         for name, value in item.items():
             if name in fields and not _is(value, fields[name]):
-                self._wrong(f"{path}.{name}", f"{_given(value)} is refused; accepted: {_WANTED[fields[name]]}")
+                self._wrong(f"{path}.{name}", f"{as_given(value)} is refused; accepted: {_WANTED[fields[name]]}")
         if len(self.problems) > before:
             return None
         one = _unit_of(item, unit)
@@ -191,7 +192,7 @@ class _Reader:
         if counts is None:
             return {}
         if not isinstance(counts, Mapping):
-            self._wrong("mig_profiles", f"{_given(counts)} is refused; accepted: a mapping like {{1g.10gb: 7}}")
+            self._wrong("mig_profiles", f"{as_given(counts)} is refused; accepted: a mapping like {{1g.10gb: 7}}")
             return {}
         if len(counts) > PROFILES_MAX:
             self._wrong("mig_profiles", f"lists {len(counts)}; accepted: at most {PROFILES_MAX}")
@@ -211,14 +212,14 @@ class _Reader:
     def _count(self, path: str, value: object, low: int, high: int) -> int | None:
         if isinstance(value, int) and _is(value, int) and low <= value <= high:
             return value
-        self._wrong(path, f"{_given(value)} is refused; accepted: a whole number from {low} to {high}")
+        self._wrong(path, f"{as_given(value)} is refused; accepted: a whole number from {low} to {high}")
         return None
 
     def _read(self, path: str, value: object, parse: Callable[[str], str]) -> str | None:
         try:
             if isinstance(value, str):
                 return parse(value)
-            self._wrong(path, f"{_given(value)} is refused; accepted: {_WANTED[str]}")
+            self._wrong(path, f"{as_given(value)} is refused; accepted: {_WANTED[str]}")
         except ValueError as refusal:
             self._wrong(path, str(refusal))
         return None
@@ -241,11 +242,6 @@ def _unit_of(item: Mapping[str, Any], unit: Unit) -> ReportedUnit:
     known = {name: value for name, value in given.items() if name in ReportedUnit.__slots__}
     details = {name: str(value) for name, value in given.items() if name not in known}
     return ReportedUnit(**{"uuid": "", **known}, unit=unit, details=details)
-
-
-def _given(value: object) -> str:
-    """A value as an error shows it; only a text has quotes, since their lack is often the fault."""
-    return shown(value) if isinstance(value, str) else shown(value)[1:-1]
 
 
 def _is(value: object, wanted: type) -> bool:

@@ -11,7 +11,8 @@ from typing import Any, Final
 from fleet.config.plain_file import read_plain
 from fleet.measure.facts import Reservations
 from fleet.measure.gpu_file import NOTHING_DECLARED, DeclaredGpus, declared_gpus
-from fleet.model.config_value import ConfigError, ConfigProblem, nearest_name, shown
+from fleet.model.config_value import ConfigError, ConfigProblem, nearest_name
+from fleet.model.findings import shown
 
 AMOUNT_MAX: Final = 10**12
 

@@ -15,12 +15,12 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from fleet.model.errors import InvalidRequest
+from fleet.model.findings import shown
 
 ConfigValue: TypeAlias = Decimal | int | bool | str | tuple[str, ...] | Mapping[str, str] | None
 
 UNLIMITED: Final = "unlimited"
 DECIMAL_PLACES_MAX: Final = 3
-SHOWN_CHARACTERS_MAX: Final = 60
 
 _DECIMAL = re.compile(r"[+-]?\d{1,15}(?:\.\d{1,15})?", re.ASCII)
 _WHOLE = re.compile(r"[+-]?\d{1,15}", re.ASCII)
@@ -125,14 +125,6 @@ def nearest_name(name: str, known: Iterable[str], *, likeness_min: float = 0.6) 
     """The known name most like `name`, or None when nothing comes close."""
     found = get_close_matches(name.upper(), list(known), n=1, cutoff=likeness_min)
     return found[0] if found else None
-
-
-def shown(value: object) -> str:
-    """A value as an error may print it: quoted, on one line, never longer than a line can hold."""
-    text = repr(str(value))
-    return (
-        text if len(text) <= SHOWN_CHARACTERS_MAX else f"{text[:SHOWN_CHARACTERS_MAX]}… ({len(str(value))} characters)"
-    )
 
 
 def read_value(parser: Parser, key: str, text: str, *, where: str = "", secret: bool = False) -> ConfigValue:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from fleet.model.errors import InvalidRequest
 
 PROBLEMS_MAX: Final = 50
-TEXT_SHOWN_MAX: Final = 40
+SHOWN_MAX: Final = 60
 
 
 class Findings:
@@ -40,17 +40,26 @@ def refusal_of(problems: list[dict[str, str]]) -> InvalidRequest:
     return InvalidRequest(detail, errors=problems)
 
 
-def shown(text: str) -> str:
-    """Return a text as a sentence can hold it: quoted, on one line, cut."""
-    return repr(text if len(text) <= TEXT_SHOWN_MAX else f"{text[:TEXT_SHOWN_MAX]}…")
+def shown(value: object) -> str:
+    """Return a value as a sentence can hold it: quoted, on one line, cut."""
+    return repr(_cut(str(value)))
+
+
+def as_given(value: object) -> str:
+    """Return the same with quotes around a text alone, since their lack is often the fault."""
+    return shown(value) if isinstance(value, str) else shown(value)[1:-1]
 
 
 def step(key: str) -> str:
     """Return a key as a part of a field's name: on one line, cut."""
     if not key:
         return '""'
-    cut = key if len(key) <= TEXT_SHOWN_MAX else f"{key[:TEXT_SHOWN_MAX]}…"
+    cut = _cut(key)
     return cut if cut.isprintable() else repr(cut)[1:-1]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
 
 
 def first_repeated(names: Iterable[str]) -> str:

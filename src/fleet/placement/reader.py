@@ -8,8 +8,8 @@ from decimal import Decimal
 from typing import Any, Final
 
 from fleet.model.errors import InvalidRequest
+from fleet.model.findings import as_given
 
-SHOWN_MAX: Final = 60
 PROBLEMS_SHOWN_MAX: Final = 5
 
 
@@ -106,6 +106,4 @@ class Reader:
         return {key: self.text(item, f"{path}.{key}") for key, item in self.mapping(value, path).items()}
 
     def _wrong(self, path: str, value: object, accepted: str) -> None:
-        shown = repr(value)
-        shown = shown if len(shown) <= SHOWN_MAX else f"{shown[:SHOWN_MAX]}…"
-        self.problem(path, f"{shown} is not {accepted}")
+        self.problem(path, f"{as_given(value)} is not {accepted}")
