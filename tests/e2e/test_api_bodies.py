@@ -199,6 +199,20 @@ def test_all_problems_of_a_body_are_told_together(admin: As, places: dict[str, s
     assert {top_of(item["field"]) for item in document["errors"]} >= set(wrong)
 
 
+@pytest.mark.parametrize("path", ["/instances", "/placements/explain"])
+def test_a_strategy_that_is_not_there_is_told_with_the_bodys_other_problems(admin: As, path: str) -> None:
+    document = assert_problem(admin.post(path, {**SHAPE, "cpus": True, "strategy": "tetris"}), 400, "invalid_request")
+
+    assert [item["field"] for item in document["errors"]] == ["cpus", "strategy"]
+    assert "there is: balanced" in document["errors"][1]["message"]
+
+
+def test_a_strategy_that_is_no_name_is_told_once(admin: As) -> None:
+    document = assert_problem(admin.post("/instances", {**SHAPE, "strategy": "te tris"}), 400, "invalid_request")
+
+    assert [item["field"] for item in document["errors"]] == ["strategy"]
+
+
 UNREADABLE: Mapping[str, tuple[bytes, str]] = {
     "half a document": (b'{"name": ', "body"),
     "no document": (b"", "body"),

@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from fleet.model.body_problems import field_of, sentence_of
 from fleet.model.errors import FleetError, RequestInProgress
+from fleet.placement.stage import strategy_problems
 from fleet.telemetry import get_logger
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -141,7 +142,8 @@ async def on_fleet_error(_request: Request, error: Exception) -> Response:
 async def on_validation_error(_request: Request, error: Exception) -> Response:
     """Answer what the framework found wrong in body, path, query and headers: all of it together."""
     assert isinstance(error, RequestValidationError)
-    return invalid([_finding(item) for item in error.errors()])
+    found = [_finding(item) for item in error.errors()]
+    return invalid([*found, *strategy_problems(error.body, found)])
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:

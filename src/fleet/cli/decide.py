@@ -13,6 +13,7 @@ from fleet.model.request import PlacementRequest, parse_stored_request
 from fleet.placement.counterfactuals import remedies
 from fleet.placement.pipeline import decide
 from fleet.placement.snapshot import Snapshot
+from fleet.placement.stage import strategy_problems
 
 
 def decide_files(
@@ -29,10 +30,14 @@ def decide_files(
         snapshot = Snapshot.from_json(_read(snapshot_path))
     except InvalidRequest as refused:
         problems += _in_file(snapshot_path, refused)
+    body: Any = None
     try:
-        request = parse_stored_request(_read(request_path))
+        body = _read(request_path)
+        request = parse_stored_request(body)
     except InvalidRequest as refused:
         problems += _in_file(request_path, refused)
+    if problems:
+        problems += [{"file": request_path, **problem} for problem in strategy_problems(body, problems)]
     if not problems:
         request = request.model_copy(update={"strategy": strategy}) if strategy else request
         try:

@@ -342,6 +342,22 @@ def strategy_named(name: str, field_name: str = "strategy") -> NamedStrategy:
     return known[name]
 
 
+def strategy_problems(body: object, told: Iterable[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
+    """Return what is wrong with the strategy that a body names, when that was not `told` already.
+
+    A body's form is judged without knowing who is installed; whoever answers what is wrong with it adds this.
+    """
+    name = body.get("strategy") if isinstance(body, Mapping) else None
+    if not isinstance(name, str) or not name or any(problem["field"] == "strategy" for problem in told):
+        return ()
+    try:
+        strategy_named(name)
+    except InvalidRequest as refused:
+        found: Sequence[Mapping[str, str]] = refused.extra["errors"]
+        return found
+    return ()
+
+
 def cluster_strategy(name: str) -> NamedStrategy:
     """Return the strategy that the cluster's configuration names.
 

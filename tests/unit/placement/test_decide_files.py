@@ -50,10 +50,11 @@ def test_a_destination_that_stands_twice_is_named_once(files: Any) -> None:
 
 
 def test_problems_of_both_files_are_told_together(files: Any) -> None:
-    answer, code = decide_files(*files(a_document(a_node(state="busy")), a_request(cpus=True, colour="red")))
+    wrong = a_request(cpus=True, colour="red", strategy="tetris")
+    answer, code = decide_files(*files(a_document(a_node(state="busy")), wrong))
 
     assert (answer["code"], code) == ("invalid_request", 1)
-    assert {"nodes[0].state", "cpus", "colour"} == {problem["field"] for problem in answer["errors"]}
+    assert {"nodes[0].state", "cpus", "colour", "strategy"} == {problem["field"] for problem in answer["errors"]}
 
 
 @pytest.mark.parametrize("text", ["{", "", '{"a": ' * 100_000, "\x00"])
