@@ -219,3 +219,12 @@ def test_a_terminal_of_unknown_width_is_taken_for_80_characters() -> None:
         os.close(here)
         os.close(there)
     assert [len(line.split()) for line in lines] == [16, 15, 9]
+
+
+def test_in_a_paragraph_a_figure_stands_beside_its_name(printed: Any) -> None:
+    lines = printed(60, {**ITEM, "summary": "12 words " * 6})
+
+    assert lines[0] == f"{UUID}  node sim-01"
+    assert lines[1] == "    created_at 2026-11-30T00:00:01Z"
+    assert lines[2].startswith("    summary 12 words 12 words ")
+    assert lines[3].startswith("      12 words" if lines[2].endswith("words") else "      words")

@@ -81,10 +81,10 @@ class Sheet:
         return self._laid(heads, widths) if max(lines, default=0) <= CELL_LINES_MAX else None
 
     def paragraphs(self, width: int | None) -> Iterator[list[str]]:
-        """Return each row as a paragraph: its first cell, then every other one after its head."""
+        """Return each row as a paragraph: its first cell, then every other one after its head, whole on a line."""
         for first, *others in self.rows:
-            told = (f"{title} {cell}" for title, cell in zip(self.titles[1:], others, strict=True))
-            yield broken("  ".join([first, *told]), width, hang=2 * HANG)
+            told = [f"{title} {cell}" for title, cell in zip(self.titles[1:], others, strict=True)]
+            yield list(_filled([first, *told], width))
 
     def _broken_heads(self) -> list[str]:
         return [title.replace("_", " ") for title in self.titles]
@@ -113,6 +113,18 @@ class Sheet:
                 padded.append(space + text if at in self.numbers else text + space)
             lines.append((" " * GAP).join(padded).rstrip())
         return lines
+
+
+def _filled(parts: Sequence[str], width: int | None) -> Iterator[str]:
+    """Yield lines of as many parts as fit; a part is broken only where a line of its own is too short for it."""
+    line, *others = parts
+    for part in others:
+        if width is None or cell_len(line) + GAP + cell_len(part) <= width:
+            line += " " * GAP + part
+        else:
+            yield from broken(line, width)
+            line = " " * 2 * HANG + part
+    yield from broken(line, width)
 
 
 def _shared(least: Sequence[int], wanted: Sequence[int], spare: int) -> list[int]:
