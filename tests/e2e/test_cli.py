@@ -383,8 +383,8 @@ def test_a_flag_that_does_nothing_without_another_is_misuse(fleet: Callable[...,
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("instance", "list", "--limit", "0"), "'--limit': 0 is below 1, the least"),
-        (("instance", "create", "--cpus", "four"), "'--cpus': 'four' is not a whole number"),
+        (("instance", "list", "--limit", "0"), "--limit: 0 is below 1, the least"),
+        (("instance", "create", "--cpus", "four"), "--cpus: 'four' is not a whole number"),
     ],
 )
 def test_a_value_that_cannot_be_meant_is_repeated(

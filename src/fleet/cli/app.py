@@ -16,6 +16,7 @@ import typer
 from rich.text import Text
 
 import fleet
+from fleet.cli import usage
 from fleet.cli.caller import Unexpected, Unreachable
 from fleet.cli.commands import (
     claim,
@@ -35,7 +36,7 @@ from fleet.cli.layout import broken
 from fleet.cli.outcome import DONE, REFUSED, UNREACHABLE, USAGE, Misused, Refused
 from fleet.cli.output import Form, Output, console, terminal_width
 from fleet.cli.session import SYSTEM, URL_DEFAULT, Shell
-from fleet.cli.typed_values import Commands
+from fleet.cli.typed_values import WIDTH, Commands
 from fleet.model.errors import DatabaseUnavailable, FleetError, InvalidRequest
 
 INTERRUPTED: Final = 130
@@ -48,6 +49,7 @@ _ON_THEIR_OWN: Final = frozenset({"replay", "decide", "simulate"})
 app = typer.Typer(
     name="fleet",
     cls=Commands,
+    context_settings=dict(WIDTH),
     help="Place instances on nodes, see why they went there, and run the fleet.",
     epilog="--json, --simple, --url, --key-file and --as may stand anywhere on the line.",
     no_args_is_help=True,
@@ -113,10 +115,15 @@ def run(arguments: Sequence[str]) -> int:
     line = _reordered(list(arguments))
     as_json = "--json" in line
     try:
-        typer.main.get_command(app)(args=line, prog_name="fleet")
-    except SystemExit as ended:
-        # The framework's own ends: done, help, usage, an interrupted prompt.
-        return ended.code if isinstance(ended.code, int) else DONE
+        ended = typer.main.get_command(app)(args=line, prog_name="fleet", standalone_mode=False)
+    except usage.WrongUsage as wrong:
+        if usage.is_help(wrong):
+            console(error=True).print(str(wrong), markup=False)
+            return USAGE
+        return _told(usage.in_words(wrong, line), as_json=as_json)
+    except SystemExit as end:
+        # The framework's own end, such as of a completion.
+        return end.code if isinstance(end.code, int) else DONE
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -125,7 +132,7 @@ def run(arguments: Sequence[str]) -> int:
         return DONE
     except Exception as error:  # noqa: BLE001  # the last line of defence: a person gets a sentence
         return _told(error, as_json=as_json)
-    return DONE
+    return ended if isinstance(ended, int) else DONE
 
 
 def _told(error: Exception, *, as_json: bool) -> int:
@@ -160,7 +167,11 @@ def _tell(message: str, hint: str, document: Mapping[str, Any] | None) -> None:
         return
     err, width = console(error=True), terminal_width(sys.stderr)
     head = "fleet: "
-    told = Text("\n".join(broken(head + message, width, hang=len(head))))
+    first, *others = message.split("\n")
+    lines = broken(head + first, width, hang=len(head))
+    for other in others:
+        lines += broken(" " * len(head) + other, width)
+    told = Text("\n".join(lines))
     told.stylize("bold red", 0, len(head.rstrip()))
     err.print(told, soft_wrap=True)
     for line in broken(" " * len(head) + hint, width) if hint else ():

@@ -19,8 +19,11 @@ from fleet.cli.outcome import Misused, Refused
 from fleet.cli.output import Form, Output
 from fleet.cli.session import Shell, segment
 from fleet.cli.told_events import Level, Limit, Message, Since, Until, chosen, tell, youngest_events
+from fleet.cli.typed_values import Commands
 
-app = typer.Typer(help="Capacity that the cluster keeps for a namespace (admin only).", no_args_is_help=True)
+app = typer.Typer(
+    cls=Commands, help="Capacity that the cluster keeps for a namespace (admin only).", no_args_is_help=True
+)
 
 FLAGS: Final = {"cpus": "--cpus", "memory_mb": "--memory", "disk_gb": "--disk"}
 COLUMNS: Final = (

@@ -10,8 +10,9 @@ import typer
 from fleet.cli.commands.asking import shell_of
 from fleet.cli.commands.settings import settings_of
 from fleet.cli.output import console
+from fleet.cli.typed_values import Commands
 
-app = typer.Typer(help="This machine's configuration.", no_args_is_help=True)
+app = typer.Typer(cls=Commands, help="This machine's configuration.", no_args_is_help=True)
 File = Annotated[Path | None, typer.Option("--file", "--config", help="The file; default /etc/sf/config")]
 
 

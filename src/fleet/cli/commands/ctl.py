@@ -20,8 +20,11 @@ from fleet.cli.commands.settings import database_of
 from fleet.cli.outcome import Misused, not_there_yet
 from fleet.cli.output import console
 from fleet.cli.steps import steps
+from fleet.cli.typed_values import Commands
 
-app = typer.Typer(help="On a control node: the cluster's configuration and the ledger itself.", no_args_is_help=True)
+app = typer.Typer(
+    cls=Commands, help="On a control node: the cluster's configuration and the ledger itself.", no_args_is_help=True
+)
 Config = Annotated[Path | None, typer.Option(help="The configuration file; default /etc/sf/config")]
 CONFIG_COLUMNS: Final = ("key", "value", "default", "updated_at", "updated_by", "meaning")
 Key = Annotated[str, typer.Argument(help="A cluster-wide key")]

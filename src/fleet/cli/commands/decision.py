@@ -13,8 +13,9 @@ from fleet.cli.commands.asking import shell_of, tell_remedies, uuid_of
 from fleet.cli.outcome import Misused
 from fleet.cli.output import Output
 from fleet.cli.told_events import tell
+from fleet.cli.typed_values import Commands
 
-app = typer.Typer(help="What was decided, and why.", no_args_is_help=True)
+app = typer.Typer(cls=Commands, help="What was decided, and why.", no_args_is_help=True)
 COLUMNS: Final = ("id", "outcome", "code", "node", "namespace", "created_at", "summary")
 NAMES_SHOWN: Final = 8
 

@@ -15,8 +15,9 @@ from fleet.cli.outcome import Misused, Refused
 from fleet.cli.output import console
 from fleet.cli.session import Shell
 from fleet.cli.told_events import Level, Limit, Message, Since, Until, chosen, tell, youngest_events
+from fleet.cli.typed_values import Commands
 
-app = typer.Typer(help="Create, look at and delete instances.", no_args_is_help=True)
+app = typer.Typer(cls=Commands, help="Create, look at and delete instances.", no_args_is_help=True)
 
 COLUMNS: Final = ("uuid", "name", "namespace", "state", "node", "cpus", "memory_mb", "disk_gb", "created_at")
 POLL_SECONDS: Final = 0.25

@@ -11,9 +11,10 @@ from fleet.cli.durations import duration
 from fleet.cli.outcome import Refused
 from fleet.cli.session import Shell, segment
 from fleet.cli.told_events import Level, Limit, Message, Since, Until, chosen, tell, youngest_events
+from fleet.cli.typed_values import Commands
 
-app = typer.Typer(help="Namespaces own instances; `system` is the admin.", no_args_is_help=True)
-keys = typer.Typer(help="Keys of a namespace; each buys tokens.", no_args_is_help=True)
+app = typer.Typer(cls=Commands, help="Namespaces own instances; `system` is the admin.", no_args_is_help=True)
+keys = typer.Typer(cls=Commands, help="Keys of a namespace; each buys tokens.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="The namespace")]
 KeyName = Annotated[str, typer.Argument(help="The key's name")]

@@ -12,9 +12,10 @@ from fleet.cli.commands.settings import settings_of
 from fleet.cli.outcome import Misused, not_there_yet
 from fleet.cli.session import Shell, segment
 from fleet.cli.told_events import Level, Limit, Message, Since, Until, chosen, tell, youngest_events
+from fleet.cli.typed_values import Commands
 from fleet.config import Settings
 
-app = typer.Typer(help="Register nodes, look at them, say which take instances.", no_args_is_help=True)
+app = typer.Typer(cls=Commands, help="Register nodes, look at them, say which take instances.", no_args_is_help=True)
 
 COLUMNS: Final = (
     *("name", "state", "scheduling", "sample_age_seconds"),

@@ -7,8 +7,9 @@ from typing import Annotated, Final
 import typer
 
 from fleet.cli.commands.asking import shell_of, uuid_of
+from fleet.cli.typed_values import Commands
 
-app = typer.Typer(help="Work on nodes: look at it, try it again, end it.", no_args_is_help=True)
+app = typer.Typer(cls=Commands, help="Work on nodes: look at it, try it again, end it.", no_args_is_help=True)
 COLUMNS: Final = ("uuid", "kind", "state", "instance_uuid", "node", "step", "attempts", "error", "created_at")
 Uuid = Annotated[str, typer.Argument(help="The operation's uuid")]
 
