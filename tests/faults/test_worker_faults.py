@@ -26,6 +26,7 @@ from tests.faults.rig import Rig
 from tests.servers import wait_until
 
 POPPED_AND_LOST = 200
+KILLED_AFTER_THE_POP = 3
 FAILS_ONCE = {"script": [{"call": "create", "nth": 1, "fault": "unreachable"}]}
 ANSWER_LOST_ONCE = {"script": [{"call": "create", "nth": 1, "fault": "timed_out", "effect": "done"}]}
 NEVER_ANSWERS = {"failures": {"create": {"probability": 1, "fault": "timed_out", "effect": "none"}}}
@@ -78,7 +79,15 @@ def assert_gone(rig: Rig, uuid: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "point",
-    ["worker_after_lease", "worker_after_preflight", "worker_after_hypervisor_create", "worker_after_settle"],
+    [
+        "worker_after_take",
+        "worker_after_lease",
+        "worker_after_preflight",
+        "worker_before_hypervisor_create",
+        "worker_after_hypervisor_create",
+        "worker_before_settle_commit",
+        "worker_after_settle",
+    ],
 )
 def test_b19_a_create_whose_worker_is_killed_is_finished_by_the_next(rig: Rig, point: str) -> None:
     created = rig.create()
@@ -96,7 +105,15 @@ def test_b19_a_create_whose_worker_is_killed_is_finished_by_the_next(rig: Rig, p
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "point", ["worker_after_lease", "worker_after_hypervisor_delete", "worker_after_settle_delete"]
+    "point",
+    [
+        "worker_after_take",
+        "worker_after_lease",
+        "worker_before_hypervisor_delete",
+        "worker_after_hypervisor_delete",
+        "worker_before_settle_delete_commit",
+        "worker_after_settle_delete",
+    ],
 )
 def test_b19_a_delete_whose_worker_is_killed_is_finished_by_the_next(rig: Rig, point: str) -> None:
     created = rig.create()
@@ -154,6 +171,33 @@ def test_the_lease_of_a_killed_worker_runs_out_by_itself_and_the_reconciler_find
     # The lease is 15 s, the sweeper looks every 3 s.
     assert time.monotonic() - killed_at < 30
     assert_made_once(rig, created.uuid)
+
+
+def end_wake_ups(rig: Rig) -> None:
+    """What a minute does: a process has several slots, and one may have been inside its own pop when it was killed."""
+    for key in rig.client.keys(Job.key_for("*")):
+        assert 0 < rig.client.ttl(key) <= WAKE_SECONDS
+        rig.client.delete(key)
+
+
+@pytest.mark.slow
+def test_b20_a_worker_that_is_killed_right_after_the_pop_loses_nothing(rig: Rig) -> None:
+    created = [rig.create(f"i{number}", memory_mb=16) for number in range(6)]
+    point = "worker_after_take"
+    for _ in range(KILLED_AFTER_THE_POP):
+        (rig.markers / point).unlink(missing_ok=True)
+        rig.wait_for_kill(rig.start_worker(faults=f"{point}:kill"), point)
+        # Nothing was leased, so nothing has to run out; the wake-ups it had taken note of are put again at once.
+        assert {rig.operation(item.operation_id).attempts for item in created} == {0}
+        assert rig.sweep().woken > 0
+    end_wake_ups(rig)
+    rig.sweep()
+    rig.start_worker()
+
+    for item in created:
+        rig.wait_for_state(item.uuid, InstanceState.RUNNING)
+    for item in created:
+        assert_made_once(rig, item.uuid)
 
 
 def popped_by_the_dead(rig: Rig) -> str | None:

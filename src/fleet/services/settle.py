@@ -16,12 +16,19 @@ from fleet.model.lifecycle import InstanceState
 RELEASE_FAILED: Final = "instance placement release failed"
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
 class _Fenced(Exception):
     """Another worker holds the operation now: nothing of ours may be written."""
 
 
-def settle_create(db: Database, leased: LeasedOperation) -> bool:
-    """Record that the domain exists: instance running, charge no draft any more, operation done. False: lease lost."""
+def settle_create(db: Database, leased: LeasedOperation, *, written: Callable[[], None] = _nothing) -> bool:
+    """Record that the domain exists: instance running, charge no draft any more, operation done. False: lease lost.
+
+    `written` is called when all of it is written and not committed yet.
+    """
 
     def work(conn: Connection) -> None:
         charges.settle(conn, leased.instance_uuid)
@@ -33,6 +40,7 @@ def settle_create(db: Database, leased: LeasedOperation) -> bool:
         if moved:
             payload = {"node": leased.node, "operation": leased.uuid, "attempts": leased.attempts}
             events.record(conn, "instance", leased.instance_uuid, "instance created", payload)
+        written()
 
     try:
         db.unit(work)
@@ -41,13 +49,17 @@ def settle_create(db: Database, leased: LeasedOperation) -> bool:
     return True
 
 
-def settle_delete(db: Database, leased: LeasedOperation) -> bool:
-    """Record that the domain is gone: charge released, instance deleted, operation done. False: lease lost."""
+def settle_delete(db: Database, leased: LeasedOperation, *, written: Callable[[], None] = _nothing) -> bool:
+    """Record that the domain is gone: charge released, instance deleted, operation done. False: lease lost.
+
+    `written` is called when instance and operation are written, before the payer is credited and all is committed.
+    """
 
     def rows(conn: Connection) -> None:
         instances.move_state(conn, leased.instance_uuid, {InstanceState.DELETING}, InstanceState.DELETED)
         if not operations.finish(conn, leased):
             raise _Fenced
+        written()
 
     try:
         release_placement(db, leased, rows)

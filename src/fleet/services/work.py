@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Final, Protocol
 
 from sqlalchemy import Connection
@@ -91,6 +92,7 @@ def carry_out(shop: Workshop, operation_uuid: str) -> Outcome:
     Raises:
         DatabaseUnavailable: the lease runs out by itself; the operation is woken again.
     """
+    shop.context.fault("worker_after_take")
     leased = operations.lease(shop.database, operation_uuid, shop.owner, shop.heartbeat.seconds)
     if leased is None:
         return Outcome.NOT_TAKEN
@@ -131,6 +133,7 @@ def _create(shop: Workshop, leased: LeasedOperation) -> Outcome:
         return Outcome.REDIRECTED
     # Under this number nobody else acts; from here on the domain may exist.
     _must(operations.step(shop.database, leased, f"{CREATING_STEP}:{leased.number}", shop.heartbeat.seconds))
+    shop.context.fault("worker_before_hypervisor_create")
     try:
         _driver(shop, leased).create(_spec(instance, tuple(_gpus(shop, leased, instance))))
     except HypervisorError as error:
@@ -169,7 +172,8 @@ def _create_failed(shop: Workshop, leased: LeasedOperation, instance: InstanceVi
 
 
 def _settle_create(shop: Workshop, leased: LeasedOperation) -> Outcome:
-    settled = settle_create(shop.database, leased)
+    before_commit = partial(shop.context.fault, "worker_before_settle_commit")
+    settled = settle_create(shop.database, leased, written=before_commit)
     shop.context.fault("worker_after_settle")
     return Outcome.DONE if settled else Outcome.LEASE_LOST
 
@@ -222,6 +226,7 @@ def _delete(shop: Workshop, leased: LeasedOperation) -> Outcome:
         )
         return Outcome.WAITS
     _must(operations.step(shop.database, leased, f"{DELETING_STEP}:{leased.number}", shop.heartbeat.seconds))
+    shop.context.fault("worker_before_hypervisor_delete")
     try:
         _driver(shop, leased).delete(leased.instance_uuid)
     except HypervisorError as error:
@@ -229,7 +234,8 @@ def _delete(shop: Workshop, leased: LeasedOperation) -> Outcome:
             return _retry(shop, leased, error.detail, retry_seconds(leased.attempts, DELETE_RETRY_SECONDS_MAX))
         return _end(shop, leased, OperationState.FAILED, error.detail)
     shop.context.fault("worker_after_hypervisor_delete")
-    settled = settle_delete(shop.database, leased)
+    before_commit = partial(shop.context.fault, "worker_before_settle_delete_commit")
+    settled = settle_delete(shop.database, leased, written=before_commit)
     shop.context.fault("worker_after_settle_delete")
     return Outcome.DONE if settled else Outcome.LEASE_LOST
 
