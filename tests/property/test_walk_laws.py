@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import cycle
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fleet.placement.walk import ATTEMPTS_MAX, CAPACITY_REFUSALS_MAX, LOCK_PROBES_MAX, Look, Try
@@ -104,6 +104,7 @@ def test_the_first_admission_and_the_payers_refusal_end_it(script: Script) -> No
 
 @WALKS
 @given(script=scripts())
+@example(Script([([0, 1], set()), ([0, 1], set()), ([0, 1], {0})], "BBBBRDR", None, 0.0))
 def test_full_is_said_only_when_everybody_refused_on_a_fresh_view_and_in_time(script: Script) -> None:
     followed = followed_through(script)
     last = {step.index: letter for step, letter in followed.answered[-1]}

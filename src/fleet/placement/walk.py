@@ -169,6 +169,8 @@ class Walk:
             self._demand_only.append(index)
         else:
             self.refused[index] = refused
+            if index in self._demand_only:
+                self._demand_only.remove(index)
 
 
 def _below(bound: int, draw: float) -> int:

@@ -63,7 +63,7 @@ def walked(
         (["B", "DRDRDN"], (), "0 1 1w look 0 1 1w look 0 1 1w", "ended"),
         # What was waited for and is over its target by then gets the one waived try.
         (["BBBDA"], (), "0 look 0 look 0 0! 0w!", "placed"),
-        (["BBBDR"], (), "0 look 0 look 0 0! 0w!", "nobody in time"),
+        (["BBBDR"], (), "0 look 0 look 0 0! 0w!", "full"),
         # Where nobody was asked nobody refused.
         ([], (), "look look", "nobody in time"),
     ],
