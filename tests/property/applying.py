@@ -23,6 +23,10 @@ def apply(change: Change, body: dict[str, Any], document: dict[str, Any]) -> tup
     body, document = copy.deepcopy(body), copy.deepcopy(document)
     if "field" in change and "action" not in change:
         _change_field(change, body)
+    elif change["action"] == "name-destination":
+        assert body.get("placement", {}).get("node") == change["from"]
+        body = {name: value for name, value in body.items() if name not in {"placement_rules", "affinity", "metadata"}}
+        body["placement"] = {"node": change["node"]}
     else:
         _act(change, document)
     return body, document

@@ -57,22 +57,23 @@ class Kind(IntEnum):
     DESTINATIONS = 12
     AMOUNT = 13
     NO_GPUS = 14
-    UNCORDON = 15
-    UNDRAIN = 16
-    SLOTS = 17
-    SAMPLE = 18
-    REPAIR = 19
-    LABEL_A_NODE = 20
-    SETTING = 21
-    WAIT = 22
-    REGISTER = 23
+    NAME = 15
+    UNCORDON = 16
+    UNDRAIN = 17
+    SLOTS = 18
+    SAMPLE = 19
+    REPAIR = 20
+    LABEL_A_NODE = 21
+    SETTING = 22
+    WAIT = 23
+    REGISTER = 24
 
     @property
     def by(self) -> By:
         """Who can make such a change."""
         if self is Kind.WAIT:
             return By.TIME
-        return By.OPERATOR if self >= Kind.UNCORDON else By.CALLER
+        return By.OPERATOR if self >= Kind.NAME else By.CALLER
 
 
 @dataclass(frozen=True, slots=True)

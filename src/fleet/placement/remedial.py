@@ -11,8 +11,10 @@ from typing import Any, Final
 import numpy as np
 
 from fleet.model.labels import LABELS_MAX, is_label, selector_text
+from fleet.model.request import Placement
 from fleet.model.rules import within_keys
 from fleet.placement import what_if
+from fleet.placement.ask import MOVES
 from fleet.placement.columns import ACTIVE, STATES, UNKNOWN, UNLIMITED, Mask
 from fleet.placement.explanation import UNITS, counted, counted_gpus, distance, shortfall, shortfalls
 from fleet.placement.frame import Frame
@@ -31,12 +33,16 @@ ROOM_STAGES: Final = frozenset(
         "sufficient_idle_disk",
     }
 )
+NAMED_STAGES: Final = frozenset({"node_pin", "labels", "affinity_constraints", "placement_rules"})
+"""What does not stand against a destination that an operator names."""
+
 MISSING: Final = STATES.index("missing")
 ERROR: Final = STATES.index("error")
 
 
 def operations(verdicts: Verdicts) -> Iterator[Relaxation]:
     """Yield what could be done to nodes that are there, and to the cluster's settings."""
+    yield from _naming(verdicts)
     yield from _scheduling(verdicts)
     yield from _slots(verdicts)
     yield from _samples(verdicts)
@@ -46,6 +52,26 @@ def operations(verdicts: Verdicts) -> Iterator[Relaxation]:
 
 def _on_node(verdicts: Verdicts, kind: Kind, stage: str, still: Mask, edit: Any) -> Relaxation:
     return Relaxation(kind=kind, stages=frozenset({stage}), still=still, edit=edit, on_node=True)
+
+
+def _naming(verdicts: Verdicts) -> Iterator[Relaxation]:
+    """A move to a node that an operator names, or to another one: the wishes that choose among nodes then give way."""
+    request = verdicts.case.request
+    if request.reason not in MOVES:
+        return
+    others = {name: value for name, value in (request.metadata or {}).items() if name != "affinity"}
+    freed = {"placement_rules": (), "affinity": None, "metadata": others or None}
+
+    def edit(case: Case, at: int, others: int) -> Edit:
+        name, before = case.frame.roster.names[at], request.placement.node
+        named = case.request.model_copy(update={**freed, "placement": Placement(node=name)})
+        gives_way = ", whatever its labels, rules and affinity say" if before is None else f" instead of {before}"
+        change = {"action": "name-destination", "node": name, "from": before}
+        words = f"name {name}{or_others(others)} as the destination{gives_way}"
+        return Edit(Case(named, case.frame), (change,), words)
+
+    nobody = np.zeros(len(verdicts.failing), dtype=np.bool_)
+    yield Relaxation(kind=Kind.NAME, stages=NAMED_STAGES, still=nobody, edit=edit, on_node=True)
 
 
 def _scheduling(verdicts: Verdicts) -> Iterator[Relaxation]:

@@ -1,7 +1,7 @@
 """Wishes: what a request may ask for less of. Each wish alone, in the form in which the request states it.
 
-An amount is lowered to the largest that some node would take, never further. A move keeps its amounts: an instance that
-is there has the size it has.
+An amount is lowered to the largest that some node would take, never further. An instance that is there keeps what it
+was made with, and in a move its amounts, too: of those, whoever places it again can give up nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from fleet.model.affinity import AffinitySpec, TagMatch
 from fleet.model.labels import selector_text
 from fleet.model.request import PlacementRequest, Reason
 from fleet.model.rules import AllOf, AnyOf, Node, Rule, leaves, rules_form
+from fleet.placement.ask import MOVES
 from fleet.placement.columns import Mask
 from fleet.placement.explanation import counted, counted_gpus
 from fleet.placement.relaxations import (
@@ -47,12 +48,18 @@ LABELS: Final = frozenset({"labels"})
 TAGS: Final = frozenset({"affinity_constraints"})
 RULES: Final = frozenset({"placement_rules"})
 GPU: Final = frozenset({"gpu"})
+PLACED_AGAIN: Final = frozenset({Reason.RESIZE, *MOVES})
 
 
 def wishes(verdicts: Verdicts) -> Iterator[Relaxation]:
     """Yield everything that this request could do without."""
+    if verdicts.case.request.reason in PLACED_AGAIN:
+        yield from _destinations(verdicts)
+        yield from _amounts(verdicts)
+        return
     yield from _labels(verdicts)
     yield from _simple(verdicts)
+    yield from _destinations(verdicts)
     yield from _tags(verdicts)
     yield from _rules(verdicts)
     yield from _amounts(verdicts)
@@ -77,6 +84,10 @@ def _simple(verdicts: Verdicts) -> Iterator[Relaxation]:
     if seconds and verdicts.case.frame.config.dedicated_sleepy_nodes:
         said = ([change_of("sleep_after_idle_seconds", seconds, 0)], "let it never sleep")
         yield wish(verdicts, Kind.SLEEP, frozenset({"sleepy_pool"}), {"sleep_after_idle_seconds": 0}, said)
+
+
+def _destinations(verdicts: Verdicts) -> Iterator[Relaxation]:
+    request = verdicts.case.request
     if request.destinations is not None:
         said = ([change_of("destinations", request.destinations, None)], "allow any destination")
         stages = frozenset({"scheduling_state", UNKNOWN_NAME})

@@ -220,6 +220,52 @@ def test_a_resize_may_keep_what_it_holds_on_a_node_of_which_a_figure_is_unknown(
     assert of(memory_available=None) == ["Ask for 1000 MiB of memory instead of 1001: then n1 fits."]
 
 
+HELD = {"uuid": "i1", "node": "n1", "tags": {"role": "db"}, "cpus": 2, "memory_mb": 1024, "disk_gb": 10}
+MADE_WITH: dict[str, Any] = {
+    "placement": {"labels": {"disk": "nvme"}},
+    "placement_rules": [NO_DB],
+    "region": "eu",
+    "gpus": 1,
+    "gpu_kind": "a100",
+}
+
+
+@pytest.mark.parametrize("reason", ["migrate", "evacuate"])
+def test_a_move_gives_up_nothing_that_the_instance_was_made_with_but_an_operator_may_name_a_node(reason: str) -> None:
+    other = {**HELD, "uuid": "i2", "node": "n2"}
+    card = {"backend": "qemu", "gpu_count": 1, "gpu_kind": "a100", "region": "eu"}
+    nodes = [a_node(name=name, **card) for name in ("n1", "n2")]
+    asked = {"reason": reason, "instance": "i1", **MADE_WITH}
+
+    assert told(*nodes, instances=[HELD, other], **asked) == [
+        "Name n2 as the destination, whatever its labels, rules and affinity say: then n2 fits."
+    ]
+    assert told(a_node(name="n1"), a_node(name="n2", **card | {"region": "us"}), instances=[HELD], **asked) == []
+
+
+def test_another_node_may_be_named_when_the_named_one_will_not_do() -> None:
+    nodes = [a_node(name="n1"), a_node(name="n2", used_cpus=42), a_node(name="n3"), a_node(name="n4")]
+    asked: dict[str, Any] = {"reason": "migrate", "instance": "i1", "cpus": 2}
+    instead = "Name n3 (or one other) as the destination instead of {}: then n3 fits."
+
+    found = told(*nodes, instances=[HELD], **asked, placement={"node": "n2"})
+    unknown = told(*nodes, instances=[HELD], **asked, placement={"node": "n9"})
+
+    assert found == [instead.format("n2"), "Wait until n2 has 2 vCPUs more: then n2 fits."]
+    assert unknown == [instead.format("n9")]
+
+
+def test_a_resize_asks_for_less_and_gives_up_nothing_else() -> None:
+    nodes = [a_node(name="n1", used_cpus=40, labels={"disk": "nvme"}), a_node(name="n2", labels={"disk": "hdd"})]
+    asked: dict[str, Any] = {"reason": "resize", "instance": "i1", "cpus": 9, "placement": {"labels": {"disk": "nvme"}}}
+
+    assert told(*nodes, instances=[HELD], **asked) == [
+        "Ask for 4 vCPUs instead of 9: then n1 fits.",
+        "Declare the label disk=nvme on n2, if that is true of it (without it: n2): then n2 fits.",
+        "Wait until n1 has 5 vCPUs more: then n1 fits.",
+    ]
+
+
 def test_a_new_node_is_described_by_what_the_request_asks_of_a_node() -> None:
     request = request_of(region="eu", gpus=2, gpu_kind="a100", **selector(disk="nvme"))
 
