@@ -8,6 +8,7 @@ Programs read `--json`, which has everything that the service answered.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import typer
@@ -25,22 +26,35 @@ LEVELS: Final = ("info", "warning", "error")
 COLUMNS: Final = ("at", "level", "message", "payload")
 
 
-Level = Annotated[str | None, typer.Option(help="Only of this level: info, warning or error")]
-Message = Annotated[str | None, typer.Option(help="Only with this message; one that ends in * begins so")]
 Since = Annotated[
     int | None, typer.Option(parser=age, metavar="DURATION", help="Only what is at most so old: 30d, 12h")
 ]
 Until = Annotated[int | None, typer.Option(parser=age, metavar="DURATION", help="Only what is at least so old")]
-Limit = Annotated[
-    int | None, typer.Option(min=1, max=LIMIT_MAX, help="How many, the youngest ones; left out: 1000, of decisions 200")
-]
 
 
-def chosen(level: str | None, message: str | None, since: int | None, until: int | None) -> dict[str, Any]:
-    """Return the query of what is asked for."""
-    check(level, since, until)
-    given = {"level": level, "message": message, "since_seconds": since, "until_seconds": until}
-    return {name: value for name, value in given.items() if value is not None}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which events of a timeline are asked for. A field's annotation is its flag."""
+
+    level: Annotated[str | None, typer.Option(help="Only of this level: info, warning or error")] = None
+    message: Annotated[str | None, typer.Option(help="Only with this message; one that ends in * begins so")] = None
+    since: Since = None
+    until: Until = None
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, max=LIMIT_MAX, help="How many, the youngest ones; left out: 1000, of decisions 200"),
+    ] = None
+
+    def query(self) -> dict[str, Any]:
+        """Return the choice as the service takes it."""
+        check(self.level, self.since, self.until)
+        given = {
+            "level": self.level,
+            "message": self.message,
+            "since_seconds": self.since,
+            "until_seconds": self.until,
+        }
+        return {name: value for name, value in given.items() if value is not None}
 
 
 def check(level: str | None, since: int | None, until: int | None) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Final, ParamSpec, TypeVar
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -19,8 +17,6 @@ from fleet.cli.rule_words import is_rule, rule_words
 from fleet.cli.session import Shell
 from fleet.config.plain_file import read_plain
 
-P = ParamSpec("P")
-R = TypeVar("R")
 RANKED_SHOWN: Final = 10
 DROPPED_SHOWN: Final = 10
 LATER: Final = " (not supported yet)"  # a test holds it against what the service refuses
@@ -63,31 +59,6 @@ class Asked:
     wait_for_capacity: Annotated[
         int | None, typer.Option(parser=duration, metavar="DURATION", help="Wait for room so long" + LATER)
     ] = None
-
-
-def ask_for(command: Callable[..., R]) -> Callable[..., R]:
-    """Spread the parameter `asked` of a command into one flag a field of `Asked`."""
-    own = inspect.signature(command, eval_str=True)
-    hints = inspect.get_annotations(Asked, eval_str=True)
-    flags = [
-        inspect.Parameter(item.name, inspect.Parameter.KEYWORD_ONLY, default=item.default, annotation=hints[item.name])
-        for item in fields(Asked)
-    ]
-    names = {flag.name for flag in flags}
-
-    @functools.wraps(command)
-    def spread(**given: Any) -> R:
-        asked = Asked(**{name: value for name, value in given.items() if name in names})
-        return command(asked=asked, **{name: value for name, value in given.items() if name not in names})
-
-    kept = [
-        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for parameter in own.parameters.values()
-        if parameter.name != "asked"
-    ]
-    spread.__signature__ = inspect.Signature([*kept[:1], *flags, *kept[1:]])  # type: ignore[attr-defined]
-    spread.__annotations__ = {item.name: item.annotation for item in [*kept, *flags]}
-    return spread
 
 
 def shell_of(ctx: typer.Context) -> Shell:
@@ -214,13 +185,13 @@ def _dropped(decision: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a row for each dropped node: the first stage that drops it, why, and which others would too."""
     rows: dict[str, dict[str, Any]] = {}
     for stage in decision["stages"]:
-        for name, reason in stage["dropped"].items():
+        for name, why in stage["dropped"].items():
             if name in rows:
                 rows[name]["also"].append(stage["name"])
                 continue
-            figures = {key: _short(value) for key, value in reason.items() if key != "reason"}
-            why = reason.get("reason", "")
-            rows[name] = {"node": name, "stage": stage["name"], "reason": why, "figures": figures, "also": []}
+            figures = {key: _short(value) for key, value in why.items() if key != "reason"}
+            why_not = why.get("reason", "")
+            rows[name] = {"node": name, "stage": stage["name"], "reason": why_not, "figures": figures, "also": []}
     return list(rows.values())
 
 

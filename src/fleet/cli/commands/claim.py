@@ -15,10 +15,11 @@ import typer
 from fleet.cli.caller import Unreachable
 from fleet.cli.commands.asking import Asked, amounts_of, shell_of, uuid_of
 from fleet.cli.durations import duration, written
+from fleet.cli.flags import spread
 from fleet.cli.outcome import Misused, Refused
 from fleet.cli.output import Form, Output
 from fleet.cli.session import Shell, segment
-from fleet.cli.told_events import Level, Limit, Message, Since, Until, chosen, tell, youngest_events
+from fleet.cli.told_events import Wanted, tell, youngest_events
 from fleet.cli.typed_values import Commands
 
 app = typer.Typer(
@@ -138,27 +139,20 @@ def delete(ctx: typer.Context, namespace: Namespace, uuid: Uuid = None) -> None:
 
 
 @app.command()
+@spread
 def events(
     ctx: typer.Context,
     namespace: Namespace,
     uuid: Active = None,
     *,
-    level: Level = None,
-    message: Message = None,
-    since: Since = None,
-    until: Until = None,
-    limit: Limit = None,
+    wanted: Wanted,
 ) -> None:
     """Show what happened to a claim, oldest first; a deleted claim's end is in `fleet namespace events`."""
     shell = shell_of(ctx)
     with _Told(shell, namespace, uuid):
         of = uuid or str(_active(shell, namespace)["uuid"])
-        tell(
-            shell.output,
-            youngest_events(
-                shell, f"{_path(namespace, of)}/events", most=limit, **chosen(level, message, since, until)
-            ),
-        )
+        path = f"{_path(namespace, of)}/events"
+        tell(shell.output, youngest_events(shell, path, most=wanted.limit, **wanted.query()))
 
 
 @app.command()

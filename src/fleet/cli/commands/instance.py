@@ -9,12 +9,13 @@ from typing import Annotated, Any, Final
 import typer
 
 from fleet.cli.caller import Unreachable
-from fleet.cli.commands.asking import Asked, ask_for, body_of, shell_of, show_decision, uuid_of
+from fleet.cli.commands.asking import Asked, body_of, shell_of, show_decision, uuid_of
 from fleet.cli.durations import duration, written
+from fleet.cli.flags import spread
 from fleet.cli.outcome import Misused, Refused
 from fleet.cli.output import console
 from fleet.cli.session import Shell
-from fleet.cli.told_events import Level, Limit, Message, Since, Until, chosen, tell, youngest_events
+from fleet.cli.told_events import Wanted, tell, youngest_events
 from fleet.cli.typed_values import Commands
 
 app = typer.Typer(cls=Commands, help="Create, look at and delete instances.", no_args_is_help=True)
@@ -32,7 +33,7 @@ WaitSeconds = Annotated[
 
 
 @app.command()
-@ask_for
+@spread
 def create(
     ctx: typer.Context,
     asked: Asked,
@@ -90,6 +91,7 @@ def show(ctx: typer.Context, uuid: Uuid) -> None:
 
 
 @app.command()
+@spread
 def events(
     ctx: typer.Context,
     uuid: Uuid,
@@ -100,24 +102,20 @@ def events(
     expected: Annotated[
         str | None, typer.Option(metavar="NODE", help="With --why: the node that you expected it on")
     ] = None,
-    level: Level = None,
-    message: Message = None,
-    since: Since = None,
-    until: Until = None,
-    limit: Limit = None,
+    wanted: Wanted,
 ) -> None:
     """Show what happened to an instance, oldest first, each stage of its placings included; --json has all figures."""
     shell = shell_of(ctx)
     path = f"/instances/{uuid_of(uuid, 'instance')}"
-    wanted = chosen(level, message, since, until)
-    if why and (wanted or limit is not None):
+    query = wanted.query()
+    if why and (query or wanted.limit is not None):
         raise Misused("--why goes with no choice of events", f"fleet instance events {uuid} --why")
     if why:
         _tell_why(shell, path, expected)
         return
     if expected is not None:
         raise Misused("--expected goes with --why", f"fleet instance events {uuid} --why --expected {expected}")
-    tell(shell.output, youngest_events(shell, f"{path}/events", most=limit, **wanted))
+    tell(shell.output, youngest_events(shell, f"{path}/events", most=wanted.limit, **query))
 
 
 def _tell_why(shell: Shell, path: str, expected: str | None) -> None:

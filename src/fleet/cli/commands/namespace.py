@@ -8,9 +8,10 @@ import typer
 
 from fleet.cli.commands.asking import shell_of
 from fleet.cli.durations import duration
+from fleet.cli.flags import spread
 from fleet.cli.outcome import Refused
 from fleet.cli.session import Shell, segment
-from fleet.cli.told_events import Level, Limit, Message, Since, Until, chosen, tell, youngest_events
+from fleet.cli.told_events import Wanted, tell, youngest_events
 from fleet.cli.typed_values import Commands
 
 app = typer.Typer(cls=Commands, help="Namespaces own instances; `system` is the admin.", no_args_is_help=True)
@@ -73,20 +74,17 @@ def _kept_by_claims(shell: Shell, name: str) -> list[str]:
 
 
 @app.command()
+@spread
 def events(
     ctx: typer.Context,
     name: Name,
     *,
-    level: Level = None,
-    message: Message = None,
-    since: Since = None,
-    until: Until = None,
-    limit: Limit = None,
+    wanted: Wanted,
 ) -> None:
     """Show what happened to a namespace, oldest first."""
     shell = shell_of(ctx)
-    path, wanted = f"/auth/namespaces/{segment(name)}/events", chosen(level, message, since, until)
-    tell(shell.output, youngest_events(shell, path, most=limit, **wanted))
+    path = f"/auth/namespaces/{segment(name)}/events"
+    tell(shell.output, youngest_events(shell, path, most=wanted.limit, **wanted.query()))
 
 
 @keys.command("list")

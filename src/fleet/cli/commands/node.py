@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -9,9 +10,10 @@ import typer
 
 from fleet.cli.commands.asking import DIGITS_MAX, pairs, shell_of
 from fleet.cli.commands.settings import settings_of
+from fleet.cli.flags import spread
 from fleet.cli.outcome import Misused, not_there_yet
 from fleet.cli.session import Shell, segment
-from fleet.cli.told_events import Level, Limit, Message, Since, Until, chosen, tell, youngest_events
+from fleet.cli.told_events import Wanted, tell, youngest_events
 from fleet.cli.typed_values import Commands
 from fleet.config import Settings
 
@@ -27,19 +29,48 @@ MoreLabels = Annotated[
     list[str] | None, typer.Option("--label", metavar="K=V", help="A label to add or change; the others stay")
 ]
 FewerLabels = Annotated[list[str] | None, typer.Option(metavar="K", help="A label to take away")]
-Region = Annotated[str | None, typer.Option(help="The region it belongs to")]
-Arch = Annotated[str | None, typer.Option(help="amd64 or arm64")]
-Backend = Annotated[str | None, typer.Option(help="libvirt, qemu, firecracker or simulated")]
-SleepyPool = Annotated[bool | None, typer.Option("--sleepy-pool/--no-sleepy-pool", help="For sleepy instances only")]
-MaxInstances = Annotated[str | None, typer.Option(help="How many instances it may hold, or unlimited")]
-GpuKind = Annotated[str | None, typer.Option(help="Kind of its GPUs where the cards do not say")]
-Gpus = Annotated[int | None, typer.Option(min=0, help="How many whole GPUs it may hand out; 0: as many as it has")]
-MigProfile = Annotated[
-    list[str] | None, typer.Option(metavar="P=N", help="How many slices of a MIG profile; give all of them")
-]
 CARD_COLUMNS: Final = ("uuid", "model", "memory_mb", "state", "bound_to")
 SCHEDULING_MAX: Final = 200
 SLICE_COLUMNS: Final = ("uuid", "profile", "kind", "parent_gpu_uuid", "state", "bound_to")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What was typed of a node, but for its labels. A field's annotation is its flag."""
+
+    region: Annotated[str | None, typer.Option(help="The region it belongs to")] = None
+    arch: Annotated[str | None, typer.Option(help="amd64 or arm64")] = None
+    backend: Annotated[str | None, typer.Option(help="libvirt, qemu, firecracker or simulated")] = None
+    sleepy_pool: Annotated[
+        bool | None, typer.Option("--sleepy-pool/--no-sleepy-pool", help="For sleepy instances only")
+    ] = None
+    max_instances: Annotated[str | None, typer.Option(help="How many instances it may hold, or unlimited")] = None
+    gpu_kind: Annotated[str | None, typer.Option(help="Kind of its GPUs where the cards do not say")] = None
+    gpus: Annotated[
+        int | None, typer.Option(min=0, help="How many whole GPUs it may hand out; 0: as many as it has")
+    ] = None
+    mig_profile: Annotated[
+        list[str] | None, typer.Option(metavar="P=N", help="How many slices of a MIG profile; give all of them")
+    ] = None
+
+    def body(self) -> dict[str, Any]:
+        """Return the fields that were given, as the service takes them."""
+        given: dict[str, Any] = {
+            "region": self.region,
+            "arch": self.arch,
+            "backend": self.backend,
+            "sleepy_pool": self.sleepy_pool,
+            "gpu_kind": self.gpu_kind,
+            "gpu_count": self.gpus,
+            "mig_profiles": None if self.mig_profile is None else _counts(self.mig_profile),
+        }
+        body = {name: value for name, value in given.items() if value is not None}
+        most = self.max_instances
+        if most is not None:
+            if most != "unlimited" and not most.isdecimal():
+                raise Misused(f"--max-instances {most!r}: a whole number, or unlimited")
+            body["max_instances"] = None if most == "unlimited" else int(most)
+        return body
 
 
 @app.command("list")
@@ -59,67 +90,37 @@ def show(ctx: typer.Context, name: Name) -> None:
 
 
 @app.command()
+@spread
 def register(
     ctx: typer.Context,
     *,
     name: Annotated[str | None, typer.Argument(help="Its name; left out: this machine, by its /etc/sf/config")] = None,
     label: Labels = None,
-    region: Region = None,
-    arch: Arch = None,
-    backend: Backend = None,
-    sleepy_pool: SleepyPool = None,
-    max_instances: MaxInstances = None,
-    gpu_kind: GpuKind = None,
-    gpus: Gpus = None,
-    mig_profile: MigProfile = None,
+    declared: Declared,
     config: Annotated[Path | None, typer.Option(help="This machine's configuration")] = None,
 ) -> None:
     """Register a node, or set what is given of a registered one. It takes instances after its first sample."""
     shell = shell_of(ctx)
-    typed = _declared(
-        label=label,
-        region=region,
-        arch=arch,
-        backend=backend,
-        sleepy_pool=sleepy_pool,
-        max_instances=max_instances,
-        gpu_kind=gpu_kind,
-        gpus=gpus,
-        mig_profile=mig_profile,
-    )
+    typed = declared.body()
+    if label is not None:
+        typed["labels"] = pairs(label, "--label", bare=False)
     body = {"name": name, **typed} if name else {**_of_this_machine(_own_settings(shell, config)), **typed}
     _show(shell, shell.create("/nodes", body))
 
 
 @app.command()
+@spread
 def update(
     ctx: typer.Context,
     *,
     name: Name,
     label: MoreLabels = None,
     unset_label: FewerLabels = None,
-    region: Region = None,
-    arch: Arch = None,
-    backend: Backend = None,
-    sleepy_pool: SleepyPool = None,
-    max_instances: MaxInstances = None,
-    gpu_kind: GpuKind = None,
-    gpus: Gpus = None,
-    mig_profile: MigProfile = None,
+    declared: Declared,
 ) -> None:
     """Set what is given and keep the rest; of the labels too, those that are not named."""
     shell = shell_of(ctx)
-    typed = _declared(
-        label=None,
-        region=region,
-        arch=arch,
-        backend=backend,
-        sleepy_pool=sleepy_pool,
-        max_instances=max_instances,
-        gpu_kind=gpu_kind,
-        gpus=gpus,
-        mig_profile=mig_profile,
-    )
+    typed = declared.body()
     path = f"/nodes/{segment(name)}"
     if label or unset_label:
         # The service takes all labels of a node at once; whatever else is declared of it stays as it is there.
@@ -136,6 +137,7 @@ def remove(ctx: typer.Context, name: Name) -> None:
 
 
 @app.command()
+@spread
 def events(
     ctx: typer.Context,
     name: Name,
@@ -144,19 +146,16 @@ def events(
         bool,
         typer.Option("--scheduling", help="Instead, what decisions did with it: where it was dropped, or its rank"),
     ] = False,
-    level: Level = None,
-    message: Message = None,
-    since: Since = None,
-    until: Until = None,
-    limit: Limit = None,
+    wanted: Wanted,
 ) -> None:
     """Show what happened to a node, oldest first."""
     shell = shell_of(ctx)
-    path, wanted = f"/nodes/{segment(name)}/events", chosen(level, message, since, until)
+    path, query = f"/nodes/{segment(name)}/events", wanted.query()
     if scheduling:
-        tell(shell.output, youngest_events(shell, path, most=limit or SCHEDULING_MAX, scheduling=True, **wanted))
+        most = wanted.limit or SCHEDULING_MAX
+        tell(shell.output, youngest_events(shell, path, most=most, scheduling=True, **query))
         return
-    tell(shell.output, youngest_events(shell, path, most=limit, **wanted))
+    tell(shell.output, youngest_events(shell, path, most=wanted.limit, **query))
 
 
 @app.command()
@@ -231,36 +230,6 @@ def token(
 
 def _scheduling(ctx: typer.Context, node: dict[str, Any]) -> None:
     shell_of(ctx).output.record({"name": node["name"], "state": node["state"], "scheduling": node["scheduling"]})
-
-
-def _declared(
-    *,
-    label: list[str] | None,
-    region: str | None,
-    arch: str | None,
-    backend: str | None,
-    sleepy_pool: bool | None,
-    max_instances: str | None,
-    gpu_kind: str | None,
-    gpus: int | None,
-    mig_profile: list[str] | None,
-) -> dict[str, Any]:
-    given: dict[str, Any] = {
-        "labels": None if label is None else pairs(label, "--label", bare=False),
-        "region": region,
-        "arch": arch,
-        "backend": backend,
-        "sleepy_pool": sleepy_pool,
-        "gpu_kind": gpu_kind,
-        "gpu_count": gpus,
-        "mig_profiles": None if mig_profile is None else _counts(mig_profile),
-    }
-    body = {name: value for name, value in given.items() if value is not None}
-    if max_instances is not None:
-        if max_instances != "unlimited" and not max_instances.isdecimal():
-            raise Misused(f"--max-instances {max_instances!r}: a whole number, or unlimited")
-        body["max_instances"] = None if max_instances == "unlimited" else int(max_instances)
-    return body
 
 
 def _relabelled(labels: dict[str, str], added: list[str], taken: list[str]) -> dict[str, str]:

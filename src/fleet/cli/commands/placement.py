@@ -10,13 +10,13 @@ import typer
 from fleet.cli.commands.asking import (
     Asked,
     amounts_of,
-    ask_for,
     body_of,
     shell_of,
     show_decision,
     uuid_of,
     vars_of,
 )
+from fleet.cli.flags import spread
 from fleet.cli.outcome import Misused
 from fleet.cli.output import Form, Output
 
@@ -32,7 +32,7 @@ def add_to(app: typer.Typer) -> None:
     app.command()(capacity)
 
 
-@ask_for
+@spread
 def explain(
     ctx: typer.Context,
     asked: Asked,
