@@ -7,9 +7,11 @@ import pty
 import subprocess
 import sys
 from collections.abc import Callable
+from io import StringIO
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from fleet.cli import app, output
 from fleet.cli.commands import audit, resources
@@ -82,6 +84,20 @@ def test_an_address_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> N
     read = capsys.readouterr()
 
     assert [line.strip() for line in (read.out + read.err).splitlines()] == ["by", address, address, address]
+
+
+def test_a_story_on_a_terminal_is_broken_between_words_and_a_log_is_not() -> None:
+    text = "    sufficient_idle_cpu: over_limit_cpus: " + "committed_cpus 18, " * 6
+    shown, logged = StringIO(), StringIO()
+
+    for file, terminal in ((shown, True), (logged, False)):
+        output.tell(Console(file=file, force_terminal=terminal, width=80, color_system=None), text)
+
+    lines = shown.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert all(line.startswith(" " * 6) for line in lines[1:])
+    assert words_of(lines) == text.split()
+    assert len(logged.getvalue().splitlines()) == 1
 
 
 def words_of(lines: list[str]) -> list[str]:

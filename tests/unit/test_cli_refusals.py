@@ -31,6 +31,8 @@ def invalid(field: str, message: str) -> dict[str, Any]:
         ("key", "/auth/namespaces/ci/keys/old", None, "old of ci", "fleet key list ci"),
         ("node", "/nodes/a%2Fb/cordon", None, "a/b", "fleet node list"),
         ("instance", f"/instances/{UUID}/why?expected=n", None, UUID, "fleet instance list"),
+        ("decision", f"/decisions/{UUID}", None, UUID, "fleet decision list"),
+        ("operation", f"/operations/{UUID}", None, UUID, "fleet operation list"),
     ],
 )
 def test_what_is_not_there_is_named_as_it_was_typed(
@@ -47,12 +49,39 @@ def test_a_claim_that_is_not_there_is_named_with_its_namespace() -> None:
     assert hints(absent("namespace or claim"), path, None) == []
 
 
+def test_where_no_claim_was_named_it_is_the_namespace_that_is_not_there() -> None:
+    path = "/auth/namespaces/nope/claims?limit=500"
+
+    assert in_words(absent("namespace or claim"), path, None) == "no such namespace: nope"
+
+
+def test_an_operation_that_cannot_be_cancelled_is_looked_up_in_its_list() -> None:
+    document = {"code": "not_found", "detail": f"no operation {UUID}"}
+
+    assert hints(document, f"/operations/{UUID}/cancel", None) == ["Which there are: fleet operation list"]
+
+
+def test_a_choice_of_a_list_is_told_by_its_flag() -> None:
+    path = "/decisions?outcome=maybe&limit=500"
+
+    assert in_words(invalid("outcome", "must be 'placed' or 'refused'"), path, None) == (
+        "--outcome: must be 'placed' or 'refused'"
+    )
+
+
+def test_what_is_not_supported_is_told_by_its_flag() -> None:
+    document = {"code": "not_supported", "detail": "not supported yet: wait_for_capacity_seconds, image"}
+
+    assert in_words(document, "/instances", {}) == "not supported yet: --wait-for-capacity, image"
+
+
 @pytest.mark.parametrize(
     ("field", "message", "told"),
     [
         ("grace_seconds", "34560000 is above 2592000, the most", "--grace: 400d is above 30d, the most"),
         ("expires_in_seconds", "0 is below 1, the least", "--expires-in: 0s is below 1s, the least"),
         ("limit_cpus", "-1 is below 0, the least", "--cpus: -1 is below 0, the least"),
+        ("disk_gb", "-5 is below 0, the least", "disk (GiB): -5 is below 0, the least"),
         ("placement.node", "is missing", ""),
     ],
 )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from fleet.cli import session
 from fleet.cli.app import run
-from fleet.cli.outcome import USAGE
+from fleet.cli.outcome import UNREACHABLE, USAGE
 
 ASKED = ("instance", "create", "x", "--memory", "64")
 
@@ -65,8 +67,44 @@ def test_help_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("Usage: fleet [OPTIONS]")
 
 
+def test_a_configuration_that_is_not_there_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["ctl", "get-config", "--config", str(tmp_path / "none")]) == USAGE
+
+    assert capsys.readouterr().err.splitlines()[-1] == f"       there is no {tmp_path / 'none'}"
+
+
+@pytest.mark.parametrize(
+    ("namespace", "hint"), [("ci", "fleet key create ci NAME"), ("system", "the service's ADMIN_KEY_FILE")]
+)
+def test_who_has_no_key_is_told_where_one_of_that_namespace_comes_from(
+    namespace: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("FLEET_KEY", "FLEET_KEY_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(session, "INSTALLED_KEY", tmp_path / "none")
+
+    assert run(["--as", namespace, "node", "list"]) == USAGE
+
+    told = capsys.readouterr().err
+    assert hint in told
+    assert ("ADMIN_KEY_FILE" in told) == (namespace == "system")
+
+
+def test_a_service_that_is_not_there_is_told_in_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FLEET_KEY", "a.b")
+
+    assert run(["--url", "http://127.0.0.1:9", "node", "list"]) == UNREACHABLE
+
+    assert capsys.readouterr().err.startswith(
+        "fleet: http://127.0.0.1:9 does not answer (POST /auth): Connection refused"
+    )
+
+
 def test_what_continues_on_a_line_of_its_own_stands_below_the_first(
-    tmp_path: object, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["ctl", "get-config", "--config", f"{tmp_path}/none"]) == USAGE
 

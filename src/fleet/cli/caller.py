@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from fleet.cli.outcome import reason
+
 ANSWER_SECONDS_MAX = 30.0
 BUSY_RETRIES_MAX = 8
 RETRY_AFTER_SECONDS_MAX = 5.0
@@ -167,7 +169,9 @@ class Caller:
                 # A kept connection that the server had closed already has carried nothing.
                 unsent = not fresh and isinstance(error, http.client.RemoteDisconnected | BrokenPipeError)
                 if not (safe or unsent) or attempt == LOST_RETRIES_MAX - 1:
-                    raise Unreachable(f"{method} {self._session.url}{path}: {_in_words(error)}") from error
+                    raise Unreachable(
+                        f"{self._session.url} does not answer ({method} {path}): {reason(error)}"
+                    ) from error
                 self._session.sleep(0.1 * (attempt + 1))
                 continue
             return Answer(response.status, _decoded(content, response), time.perf_counter() - started)
@@ -192,7 +196,3 @@ def _retry_after(answer: Answer) -> float:
         return min(RETRY_AFTER_SECONDS_MAX, max(0.0, float(answer.body["retry_after"])))
     except ValueError:
         return 1.0
-
-
-def _in_words(error: Exception) -> str:
-    return str(error) or type(error).__name__

@@ -20,6 +20,7 @@ from rich.table import Table
 from fleet.cli import books
 from fleet.cli.caller import Answer, Caller, Session
 from fleet.cli.commands.asking import remedy_lines
+from fleet.cli.output import tell
 from fleet.cli.steps import Steps, steps
 
 NAMESPACE: Final = "demo"
@@ -155,7 +156,7 @@ def _explain_placement(caller: Caller, burst: Burst, console: Console) -> None:
         if decision["record"]["ranked"][0] == answer["node"]:
             break
     console.print(f"\n[bold]One placement[/]: instance {answer['uuid']} went to [green]{answer['node']}[/]")
-    console.print(f"  {decision['summary']}", soft_wrap=True)
+    tell(console, f"  {decision['summary']}")
     show_dropped(decision["record"], console)
 
 
@@ -164,12 +165,13 @@ def _explain_refusal(caller: Caller, burst: Burst, console: Console) -> bool:
         return False
     ask, refusal = burst.refused[-1]
     console.print(f"\n[bold]One refusal[/]: HTTP 507 {refusal['code']}")
-    console.print(f"  [yellow]{refusal['detail']}[/]", soft_wrap=True)
+    tell(console, f"  {refusal['detail']}", "yellow")
     decision = caller.must("POST", "/placements/explain", ask)
-    console.print(f"  The same asked again, now that all is quiet: {decision['summary']}", soft_wrap=True)
+    tell(console, f"  The same asked again, now that all is quiet: {decision['summary']}")
     show_figures(decision, console)
+    tell(console, "  What would help:")
     for line in remedy_lines(decision):
-        console.print(f"  What would help: {line}", soft_wrap=True, markup=False)
+        tell(console, f"    {line}")
     return True
 
 
@@ -177,7 +179,7 @@ def show_dropped(record: Mapping[str, Any], console: Console) -> None:
     """A line for every stage and reason that dropped nodes."""
     for stage, reasons in record["dropped"].items():
         for reason, names in reasons.items():
-            console.print(f"    {stage}: {reason}: {', '.join(map(str, names))}", soft_wrap=True)
+            tell(console, f"    {stage}: {reason}: {', '.join(map(str, names))}")
 
 
 def show_figures(decision: Mapping[str, Any], console: Console) -> None:
@@ -193,10 +195,10 @@ def show_figures(decision: Mapping[str, Any], console: Console) -> None:
                     for key, value in why.items()
                     if key.startswith(FIGURES_SHOWN)
                 )
-                console.print(f"    {stage['name']}: {reason}: {name} {figures}".rstrip(), soft_wrap=True)
+                tell(console, f"    {stage['name']}: {reason}: {name} {figures}".rstrip())
             if len(dropped) > NODES_PER_REASON:
                 others = ", ".join(name for name, _why in dropped[NODES_PER_REASON:])
-                console.print(f"    {stage['name']}: {reason}: {others}", soft_wrap=True)
+                tell(console, f"    {stage['name']}: {reason}: {others}")
 
 
 def _summary(
@@ -220,14 +222,14 @@ def _summary(
     over = [fault for fault in faults if "oversold" in fault]
     missing = [fault for fault in faults if fault.startswith("instance ")]
     rate = (len(burst.placed) + len(burst.refused)) / burst.seconds if burst.seconds else 0.0
-    console.print(
+    tell(
+        console,
         f"placed {len(burst.placed)}, refused {len(burst.refused)}, oversold {len(over)}, lost {len(missing)}, "
         f"stuck {len(stuck)}, ledger differences {len(differences)}; "
         f"{burst.seconds:.1f} s for the burst, {rate:.0f} creates a second, {burst.repeats} asked to come again",
-        soft_wrap=True,
     )
     for fault in [*faults, *(f"the ledger differs: {difference}" for difference in differences)][:10]:
-        console.print(f"[red]{fault}[/]", soft_wrap=True)
+        tell(console, fault, "red")
 
 
 def _bar(node: books.NodeBooks, dimension: str, unit: int) -> str:

@@ -16,6 +16,7 @@ from rich.console import Console
 from fleet.cli.caller import Unexpected, Unreachable
 from fleet.cli.control_plane import ControlPlane, Plan, default_state, free_port
 from fleet.cli.demo import SIMULATED, run_demo
+from fleet.cli.output import tell
 from fleet.cli.processes import StartFailed
 from fleet.cli.session import NEAR_KEY, URL_DEFAULT
 
@@ -64,7 +65,8 @@ def demo(
     except (StartFailed, Unexpected, Unreachable) as fault:
         _fail(str(fault), 1)
     verdict = "[green]all well[/]" if good else "[red]something is wrong, see above[/]"
-    console.print(f"{verdict}, {time.monotonic() - started:.0f} s in all; logs are in {folder / 'log'}", soft_wrap=True)
+    logs = _short(folder.resolve() / "log")
+    console.print(f"{verdict}, {time.monotonic() - started:.0f} s in all; logs are in {logs}", soft_wrap=True)
     raise typer.Exit(0 if good else 1)
 
 
@@ -123,7 +125,7 @@ def _short(path: Path) -> str:
 
 
 def _tell(text: str) -> None:
-    console.print(f"  {text}", soft_wrap=True)
+    tell(console, f"  {text}")
 
 
 def _catch_signals() -> None:
@@ -142,7 +144,7 @@ def _stop(_number: int, _frame: object) -> None:
 
 
 def _fail(text: str, code: int) -> NoReturn:
-    console.print(f"[red]./dev:[/] {text}", soft_wrap=True)
+    tell(console, f"./dev: {text}", "red")
     raise typer.Exit(code)
 
 

@@ -18,6 +18,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
+from fleet.cli.outcome import reason
+
 MILLI: Final = 1000
 TASK_DISK_GB: Final = 10
 NODE_DISK_GB: Final = 4000
@@ -99,7 +101,7 @@ class _Table:
                     self._line = reader.line_num
                     yield {name: (value or "").strip() for name, value in row.items() if isinstance(name, str)}
         except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise BadTrace(f"{self.path}: cannot be read as CSV: {error}") from error
+            raise BadTrace(f"{self.path}: cannot be read as CSV: {reason(error)}") from error
 
     def problem(self, column: str, text: str, accepted: str) -> None:
         self.problems.append(

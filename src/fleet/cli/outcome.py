@@ -31,6 +31,11 @@ class Misused(Exception):
         self.hint = hint
 
 
+def reason(error: Exception) -> str:
+    """Return what the system says of a failure, without its number and the path that was told already."""
+    return str(getattr(error, "strerror", None) or error) or type(error).__name__
+
+
 def not_there_yet(what: str) -> Refused:
     """Return the refusal of a verb whose feature is not there yet."""
     return Refused({"code": "not_supported", "detail": f"{what} is not supported yet"})

@@ -16,7 +16,7 @@ from typing import Any, Final, TextIO
 from rich.console import Console
 from rich.text import Text
 
-from fleet.cli.layout import GAP, Sheet, broken
+from fleet.cli.layout import GAP, HANG, Sheet, broken
 
 PIPE_WIDTH: Final = 240
 """How wide a table that rich lays out may be where nobody looks."""
@@ -46,6 +46,12 @@ def console(*, error: bool = False) -> Console:
     stream = sys.stderr if error else sys.stdout
     width = None if stream.isatty() else PIPE_WIDTH
     return Console(file=stream, highlight=False, emoji=False, soft_wrap=True, width=width)
+
+
+def tell(to: Console, text: str, style: str = "", *, hang: int = HANG) -> None:
+    """Print a text as it is; on a terminal its lines are broken between words."""
+    for line in broken(text, to.width if to.is_terminal else None, hang=hang):
+        to.print(line, style=style or None, markup=False, highlight=False, soft_wrap=True)
 
 
 class Output:

@@ -30,6 +30,7 @@ from fleet.cli.openb import (
     read_tasks,
 )
 from fleet.cli.outcome import Misused
+from fleet.cli.output import tell
 from fleet.cli.processes import StartFailed
 from fleet.cli.replay_driver import Driver, Pace
 from fleet.cli.replay_samples import SamplePublisher
@@ -270,7 +271,7 @@ def _interrupt(_number: int, _frame: object) -> None:
 
 
 def _fail(console: Console, text: str, code: int) -> NoReturn:
-    console.print(f"[red]fleet replay:[/] {text}", highlight=False, soft_wrap=True)
+    tell(console, f"fleet replay: {text}", "red")
     raise typer.Exit(code)
 
 

@@ -12,7 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
-from fleet.cli.outcome import Misused
+from fleet.cli.outcome import Misused, reason
 from fleet.config.plain_file import read_plain
 
 _SIZE: Final = re.compile(r"(\d{1,15}(?:\.\d{1,6})?) ?([MGT])(?:i?B)?", re.ASCII | re.IGNORECASE)
@@ -52,7 +52,7 @@ def read_request(path: Path) -> dict[str, Any]:
     try:
         document = read_plain(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeError) as error:
-        raise Misused(f"{path} cannot be read: {error}") from None
+        raise Misused(f"{path} cannot be read: {reason(error)}") from None
     except ValueError as error:
         raise Misused(f"{path} {error}") from None
     body, faults = to_body(document)

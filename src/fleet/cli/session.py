@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode
 
 from fleet.cli import told_refusals
 from fleet.cli.caller import Caller, NoToken, Session, Unexpected
-from fleet.cli.outcome import Misused, Refused
+from fleet.cli.outcome import Misused, Refused, reason
 from fleet.cli.output import Output
 
 URL_DEFAULT: Final = "http://127.0.0.1:13000"
@@ -155,10 +155,12 @@ def find_key(namespace: str, key_file: Path | None, environ: Mapping[str, str]) 
         return _read_key(source)
     if source:
         return environ[source].strip()
+    of_admin = f"the admin's key is in the service's ADMIN_KEY_FILE ({NEAR_KEY} after `./dev run`)"
+    made = f"the admin makes one: fleet key create {namespace} NAME"
     raise Misused(
         f"no key for the namespace {namespace}",
-        "give one with --key-file FILE, FLEET_KEY=… or FLEET_KEY_FILE=FILE; the admin's key is in the service's "
-        f"ADMIN_KEY_FILE ({NEAR_KEY} after `./dev run`)",
+        "give one with --key-file FILE, FLEET_KEY=… or FLEET_KEY_FILE=FILE; "
+        f"{of_admin if namespace == SYSTEM else made}",
     )
 
 
@@ -178,7 +180,7 @@ def _read_key(path: Path) -> str:
     try:
         key = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeError) as error:
-        raise Misused(f"the key file {path} cannot be read: {error}") from None
+        raise Misused(f"the key file {path} cannot be read: {reason(error)}") from None
     if not key:
         raise Misused(f"the key file {path} is empty")
     return key

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fleet.cli.openb import TraceNode, TraceTask, read_nodes, read_tasks
-from fleet.cli.outcome import Misused
+from fleet.cli.outcome import Misused, reason
 from fleet.config.plain_file import read_plain
 from fleet.measure.simulated_node import SimulatedNode
 from fleet.measure.simulated_node import read_nodes as read_described_nodes
@@ -246,7 +246,7 @@ def _mix_of_file(path: Path) -> Mix:
     try:
         content = read_plain(path.read_text(encoding="utf-8"), json_form=path.suffix == ".json")
     except (OSError, ValueError) as fault:
-        raise Misused(f"--mix {path}: cannot be read: {fault}") from None
+        raise Misused(f"--mix {path}: cannot be read: {reason(fault)}") from None
     listed = content.get("shapes") if isinstance(content, dict) else content
     if not isinstance(listed, list) or not listed:
         raise Misused(f"--mix {path}: holds no list of shapes; accepted: [{{cpus, memory_mb, disk_gb, weight, …}}]")

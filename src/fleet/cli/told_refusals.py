@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote
 
 from fleet.cli.durations import written
 
@@ -19,14 +19,22 @@ FLAGS: Final = {
     "expires_in_seconds": "--expires-in",
     "grace_seconds": "--grace",
     "gpu_count": "--gpus",
+    "memory_mb": "memory (MiB)",
+    "disk_gb": "disk (GiB)",
+    "sleep_after_idle_seconds": "--sleep-after",
+    "wait_for_capacity_seconds": "--wait-for-capacity",
 }
-"""Fields of bodies that no file of a person's has under these names."""
+"""Fields of bodies by the words that are typed, as flags or in a file."""
 SECONDS: Final = "_seconds"
 NAMESPACES: Final = ("auth", "namespaces")
+OF_CLAIMS: Final = 4
+"""Segments of `/auth/namespaces/{namespace}/claims`."""
 LISTS: Final = {
     "no such namespace": "fleet namespace list",
     "no such node": "fleet node list",
     "no such instance": "fleet instance list",
+    "no such decision": "fleet decision list",
+    "no such operation": "fleet operation list",
 }
 
 
@@ -34,10 +42,16 @@ def in_words(document: Mapping[str, Any], path: str, body: Any) -> str:
     """Return the refusal's sentence, with what was asked at `path`; empty: nothing to add to its own."""
     detail = str(document.get("detail") or "")
     if document.get("code") == "not_found":
-        name, _ = _missing(detail, _segments(path), body)
+        segments = _segments(path)
+        name, _ = _missing(detail, segments, body)
+        if detail == "no such namespace or claim" and len(segments) == OF_CLAIMS:
+            # No claim was named: it is the namespace that is not there.
+            detail = "no such namespace"
         return f"{detail}: {name}" if name else ""
     if document.get("code") == "invalid_request":
-        return _by_flag(detail, document.get("errors") or [])
+        return _by_flag(detail, document.get("errors") or [], parse_qs(path.partition("?")[2]))
+    if document.get("code") == "not_supported":
+        return ", ".join(" ".join(FLAGS.get(word, word) for word in part.split(" ")) for part in detail.split(", "))
     return ""
 
 
@@ -57,7 +71,7 @@ def _missing(detail: str, segments: tuple[str, ...], body: Any) -> tuple[str, st
     """Return the name of what is not there, and the command that lists what is; empty where either is not known."""
     if detail == "no such key" and segments[:2] == NAMESPACES and len(segments) > 4:
         return f"{segments[4]} of {segments[2]}", f"fleet key list {segments[2]}"
-    listing = LISTS.get(detail, "")
+    listing = LISTS.get(f"no such {detail.split(' ')[1]}" if detail.startswith("no operation ") else detail, "")
     if detail == "no such namespace or claim" and len(segments) > 3:
         return (f"{segments[4]} of {segments[2]}" if len(segments) > 4 else segments[2]), ""
     if detail == "no such namespace":
@@ -67,10 +81,10 @@ def _missing(detail: str, segments: tuple[str, ...], body: Any) -> tuple[str, st
     return (segments[1] if known and len(segments) > 1 else ""), listing
 
 
-def _by_flag(detail: str, errors: Any) -> str:
+def _by_flag(detail: str, errors: Any, query: Mapping[str, Any]) -> str:
     told = detail
     for field, message in _named(errors):
-        flag = FLAGS.get(field)
+        flag = f"--{field.replace('_', '-')}" if field in query else FLAGS.get(field)
         if flag is None:
             continue
         said = _in_units(message) if field.endswith(SECONDS) else message

@@ -46,6 +46,12 @@ def settings_of(path: Path | None, *needs: str) -> Settings:
 
 
 def _hint(path: Path | None) -> str:
-    if path is None and "FLEET_CONFIG" not in os.environ and not DEFAULT_PATH.exists():
-        return f"there is no {DEFAULT_PATH}; name a file with --config (after `./dev run`: --config var/config)"
+    named = path or (Path(os.environ["FLEET_CONFIG"]) if os.environ.get("FLEET_CONFIG") else None)
+    if named is not None and not named.exists():
+        return f"there is no {named}"
+    if named is None and not DEFAULT_PATH.exists():
+        return (
+            f"there is no {DEFAULT_PATH}; name a file with --config "
+            "(`./dev run` writes one: var/config, or DIR/config with --state DIR)"
+        )
     return "`fleet config show` prints every key"

@@ -15,7 +15,7 @@ from fleet.cli.exercise.scene import Claim, Scene, scene_of
 from fleet.cli.exercise.tally import FAIL, Outcome, Tally, Wrong
 from fleet.cli.exercise.throwaway import Cluster
 from fleet.cli.outcome import DONE, REFUSED, UNREACHABLE, Refused
-from fleet.cli.output import Form, Output, console
+from fleet.cli.output import Form, Output, console, tell
 from fleet.cli.session import Shell, find_key
 
 SIGNALLED: Final = 128
@@ -125,7 +125,7 @@ class _Told:
             self._output.lines([f"{outcome.result},{outcome.section},{outcome.name}"])
             sys.stdout.flush()
             return
-        self._say(f"  {outcome.result}  {outcome.name}", STYLES[outcome.result])
+        self._say(f"  {outcome.result}  {outcome.name}", STYLES[outcome.result], hang=6)
         if outcome.detail:
             self._say(f"        {outcome.detail}", "")
 
@@ -152,7 +152,7 @@ class _Told:
         if self._output.form is Form.SIMPLE:
             self._output.lines([*(f"left,{one}" for one in left), tally.summary()])
 
-    def _say(self, text: str, style: str) -> None:
+    def _say(self, text: str, style: str, *, hang: int = 2) -> None:
         if self._output.form is Form.SIMPLE:
             return
-        self._console.print(text, style=style or None, markup=False, soft_wrap=True)
+        tell(self._console, text, style, hang=hang)
