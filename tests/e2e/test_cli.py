@@ -125,6 +125,7 @@ def test_nodes_are_registered_changed_cordoned_and_removed(fleet: Callable[..., 
     labelled = fleet("node", "update", name, "--label", "disk=ssd", "--label", "rack=b", "--json").json
     unlabelled = fleet("node", "update", name, "--unset-label", "rack", "--json").json
     both = fleet("node", "update", name, "--unset-label", "disk", "--label", "disk=nvme")
+    told = fleet("node", "update", name, "--region", "north").out
     cordoned = fleet("node", "cordon", name, "--json").json
     uncordoned = fleet("node", "uncordon", name, "--json").json
     listed = fleet("node", "list").out
@@ -136,6 +137,8 @@ def test_nodes_are_registered_changed_cordoned_and_removed(fleet: Callable[..., 
     assert labelled["labels"] == {"disk": "ssd", "rack": "b"}
     assert (unlabelled["labels"], unlabelled["max_instances"]) == ({"disk": "ssd"}, 3)
     assert (both.code, "both name disk" in both.err) == (2, True)
+    assert "north" in told
+    assert "capacity" not in told
     assert (cordoned["scheduling"], uncordoned["scheduling"]) == ("cordoned", "enabled")
     assert name in listed
     assert "node registered" in events

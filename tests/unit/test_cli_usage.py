@@ -38,6 +38,12 @@ def test_wrong_usage_is_a_sentence(
     assert read.err.splitlines() == [f"fleet: {told}", f"       fleet {help_of} --help"]
 
 
+def test_an_update_of_nothing_is_not_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["node", "update", "sim-01"]) == USAGE
+
+    assert capsys.readouterr().err.splitlines()[0] == "fleet: nothing is given to change"
+
+
 def test_a_value_is_told_with_what_would_be_accepted(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["ctl", "audit", "--since", "yesterday"]) == USAGE
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from fleet.cli.durations import duration
-from fleet.cli.outcome import Misused
+from fleet.cli.outcome import Misused, reason
 from fleet.cli.output import Form, Output
 from fleet.cli.request_file import read_request, size_gib, size_mib
 from fleet.cli.rule_words import is_rule, rule_words
@@ -236,7 +236,7 @@ def _document(given: str | None, flag: str) -> Any:
         try:
             text = Path(given).read_text(encoding="utf-8")
         except (OSError, UnicodeError, ValueError) as error:
-            raise Misused(f"{flag}: {given!r} is neither JSON nor a file that can be read: {error}") from None
+            raise Misused(f"{flag}: {given!r} is neither JSON nor a file that can be read: {reason(error)}") from None
     try:
         return read_plain(text, json_form=True)
     except ValueError as error:

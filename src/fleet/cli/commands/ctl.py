@@ -162,7 +162,8 @@ def replay_decisions(
     if output.form == "json":
         output.json(figures)
     else:
-        output.listing(differing, ("decision", "difference"), title="differing")
+        if differing or not output.is_human:
+            output.listing(differing, ("decision", "difference"), title="differing")
         output.say(
             f"{found.same} answer the same, {len(differing)} otherwise; {found.not_kept} are past their retention"
         )

@@ -30,6 +30,8 @@ MoreLabels = Annotated[
 ]
 FewerLabels = Annotated[list[str] | None, typer.Option(metavar="K", help="A label to take away")]
 CARD_COLUMNS: Final = ("uuid", "model", "memory_mb", "state", "bound_to")
+MEASURED: Final = frozenset({"metrics", "failed_collectors", "capacity", "gpus", "mig_instances"})
+"""What `fleet node show` tells, and whoever declares something of a node did not ask for."""
 SCHEDULING_MAX: Final = 200
 SLICE_COLUMNS: Final = ("uuid", "profile", "kind", "parent_gpu_uuid", "state", "bound_to")
 
@@ -105,7 +107,7 @@ def register(
     if label is not None:
         typed["labels"] = pairs(label, "--label", bare=False)
     body = {"name": name, **typed} if name else {**_of_this_machine(_own_settings(shell, config)), **typed}
-    _show(shell, shell.create("/nodes", body))
+    _show(shell, shell.create("/nodes", body), left_out=MEASURED)
 
 
 @app.command()
@@ -125,7 +127,9 @@ def update(
     if label or unset_label:
         # The service takes all labels of a node at once; whatever else is declared of it stays as it is there.
         typed["labels"] = _relabelled(shell.get(path)["labels"], label or [], unset_label or [])
-    _show(shell, shell.call("PUT", path, typed))
+    if not typed:
+        raise Misused("nothing is given to change", f"what can be: fleet node update {name} --help")
+    _show(shell, shell.call("PUT", path, typed), left_out=MEASURED)
 
 
 @app.command()
@@ -196,15 +200,15 @@ def use(name: Name) -> None:
     raise not_there_yet("a scope of listings")
 
 
-def _show(shell: Shell, node: dict[str, Any]) -> None:
-    """Print a node; for people, its GPUs come as tables."""
+def _show(shell: Shell, node: dict[str, Any], *, left_out: frozenset[str] = frozenset()) -> None:
+    """Print a node; for people, its GPUs come as tables, and what they did not ask about is left out."""
     if not shell.output.is_human:
         shell.output.record(node)
         return
     lists = {"gpus": CARD_COLUMNS, "mig_instances": SLICE_COLUMNS}
-    shell.output.record({name: value for name, value in node.items() if name not in lists})
+    shell.output.record({name: value for name, value in node.items() if name not in lists and name not in left_out})
     for name, columns in lists.items():
-        if node[name]:
+        if node[name] and name not in left_out:
             shell.output.say("")
             shell.output.listing(node[name], columns)
 
