@@ -18,14 +18,14 @@ from fleet.services.context import Context
 from fleet.services.create import Created
 from fleet.services.place import Refusal
 from fleet.services.replacing import Chosen
-from tests.ledger import fleet_of, ruling
+from tests.ledger import fleet_of, placing
 
 MOVED = Sql("UPDATE instances SET node_id = :node_id, updated_at = {now} WHERE uuid = :uuid")
 
 
 def running(ctx: Context, body: Mapping[str, Any], namespace: str = fleet_of.NAMESPACE) -> Created:
     """A create whose domain was proved."""
-    made = ruling.created(ctx, body, namespace)
+    made = placing.created(ctx, body, namespace)
     runs(ctx, made.uuid)
     return made
 
@@ -40,11 +40,6 @@ def runs(ctx: Context, uuid: str) -> None:
 
 def chosen(outcome: Chosen | Refusal) -> Chosen:
     assert isinstance(outcome, Chosen), outcome
-    return outcome
-
-
-def refused(outcome: Chosen | Created | Refusal) -> Refusal:
-    assert isinstance(outcome, Refusal), outcome
     return outcome
 
 

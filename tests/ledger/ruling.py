@@ -10,42 +10,15 @@ from typing import Any
 
 import pytest
 
-from fleet import bootstrap
-from fleet.config import load_settings
-from fleet.ledger import cluster_config, locked_rules, namespaces, nodes
+from fleet.ledger import locked_rules
 from fleet.ledger.database import Database
-from fleet.model.request import InstanceRequest
 from fleet.services.context import Context
-from fleet.services.create import Created, create_instance
+from fleet.services.create import Created
 from fleet.services.place import Refusal
-from tests.ledger import fleet_of
+from tests.ledger.placing import Outcome, create, process
 
 MEET_SECONDS = 5
 TRIES_MAX = 40
-PLAIN = {"CPU_OVERCOMMIT_RATIO": "1.0", "RAM_OVERCOMMIT_RATIO": "1.0", "DISK_OVERCOMMIT_RATIO": "1.0"}
-Outcome = Created | Refusal
-
-
-def context(db: Database, **config: str) -> Context:
-    """A process on this ledger whose ratios are 1 unless `config` says otherwise."""
-    for key, value in {**PLAIN, **{name.upper(): value for name, value in config.items()}}.items():
-        cluster_config.store(db, key, value)
-    namespaces.ensure(db, fleet_of.NAMESPACE)
-    return process(db)
-
-
-def process(db: Database) -> Context:
-    """A further process on a ledger that is configured already."""
-    return bootstrap.with_parts(load_settings(None, {}), db, lambda _wake: None, {})
-
-
-def node(db: Database, ctx: Context, name: str, labels: Mapping[str, str] | None = None, **figures: Any) -> int:
-    """A node with more room than any test takes."""
-    room = {"cpus": 1000, "cpu_max_per_instance": 1000, "cpu_load_1": 0.0, "memory_mb": 2**20, "disk_gb": 1000}
-    node_id = fleet_of.node(db, name, config=ctx.configuration(), **{**room, **figures})
-    if labels:
-        nodes.update(db, name, {"labels": dict(labels)})
-    return node_id
 
 
 def apart(role: str, *, within: str | None = None) -> dict[str, Any]:
@@ -54,23 +27,6 @@ def apart(role: str, *, within: str | None = None) -> dict[str, Any]:
     if within is not None:
         rule["within"] = within
     return {"tags": {"role": role}, "placement_rules": [rule]}
-
-
-def create(ctx: Context, body: Mapping[str, Any], namespace: str = fleet_of.NAMESPACE) -> Outcome:
-    """One create, small unless the body says otherwise."""
-    request = InstanceRequest.model_validate({"cpus": 1, "memory_mb": 64, **body})
-    return create_instance(ctx, namespace, request)
-
-
-def created(ctx: Context, body: Mapping[str, Any], namespace: str = fleet_of.NAMESPACE) -> Created:
-    outcome = create(ctx, body, namespace)
-    assert isinstance(outcome, Created), outcome
-    return outcome
-
-
-def refused(outcome: Outcome) -> Refusal:
-    assert isinstance(outcome, Refusal), outcome
-    return outcome
 
 
 def until_answered(ctx: Context, body: Mapping[str, Any]) -> Outcome:

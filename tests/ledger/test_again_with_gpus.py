@@ -14,9 +14,10 @@ from fleet.services.context import Context
 from fleet.services.destination import choose_destination
 from fleet.services.fork import fork
 from fleet.services.resize import resize
-from tests.ledger import fleet_of, replacing, ruling
+from tests.ledger import fleet_of, placing, replacing
 from tests.ledger.gpus_of import bound, card
-from tests.ledger.replacing import chosen, refused, running
+from tests.ledger.placing import refused
+from tests.ledger.replacing import chosen, running
 from tests.ledger.test_fork import body, made
 
 ASKED = {"cpus": 2, "memory_mb": 64, "gpus": 1, "gpu_kind": "a100", "sleep_after_idle_seconds": 60}
@@ -24,7 +25,7 @@ ASKED = {"cpus": 2, "memory_mb": 64, "gpus": 1, "gpu_kind": "a100", "sleep_after
 
 @pytest.fixture
 def ctx(db: Database) -> Context:
-    return ruling.context(db)
+    return placing.context(db)
 
 
 def node(db: Database, ctx: Context, name: str, *uuids: str, cpus: int = 8) -> int:

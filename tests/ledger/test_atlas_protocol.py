@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,7 @@ from fleet.ledger.database import Database
 from fleet.model.admission import Admitted
 from fleet.placement.walk import BACKOFF_SECONDS
 from fleet.services.context import Context
-from tests.ledger import fleet_of, ruling
+from tests.ledger import fleet_of, placing
 from tests.ledger.fleet_of import ask
 from tests.ledger.holding import open_transaction
 
@@ -67,14 +66,14 @@ class Watched:
 
 
 def test_atlas_v22_three_attempts_on_locked_nodes_end_busy(maria: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    ctx = ruling.context(maria)
+    ctx = placing.context(maria)
     for name in ("a", "b", "c"):
-        ruling.node(maria, ctx, name)
+        placing.node(maria, ctx, name)
     watched = Watched(ctx, monkeypatch)
 
     with open_transaction(maria) as conn:
         conn.exec_driver_sql(HOLD)
-        outcome = ruling.refused(ruling.create(watched.ctx, {}))
+        outcome = placing.refused(placing.create(watched.ctx, {}))
 
     assert (outcome.code, outcome.transient) == ("placement_busy", True)
     # Three walks, and one look more: locks say nothing about room, so what is committed is told.
@@ -86,19 +85,13 @@ def test_atlas_v22_three_attempts_on_locked_nodes_end_busy(maria: Database, monk
 
 def test_atlas_v24_decided_that_refusals_on_capacity_do_not_end_the_walk(db: Database) -> None:
     """The document stops after sixteen and calls the pool full although the next node fits."""
-    ctx = ruling.context(db)
-    full = [ruling.node(db, ctx, f"full{at:02d}", cpus=4, cpu_load_1=0.0) for at in range(17)]
-    last = ruling.node(db, ctx, "last", cpus=4, cpu_load_1=2.0)
-    todo: list[Callable[[], object]] = [lambda: [fleet_of.admitted(db, ask(node_id, cpus=4)) for node_id in full]]
+    ctx = placing.context(db)
+    full = [placing.node(db, ctx, f"full{at:02d}", cpus=4, cpu_load_1=0.0) for at in range(17)]
+    last = placing.node(db, ctx, "last", cpus=4, cpu_load_1=2.0)
+    late = placing.overtaken(ctx, lambda: [fleet_of.admitted(db, ask(node_id, cpus=4)) for node_id in full])
+    made = placing.created(late, {"cpus": 2})
 
-    def fault(point: str) -> None:
-        if point == "place_after_decide" and todo:
-            todo.pop()()
-
-    made = ruling.created(replace(ctx, fault=fault), {"cpus": 2})
-
-    (row,) = fleet_of.rows(db, "SELECT walk FROM decisions WHERE id = :id", id=made.decision_id)
-    tries = json.loads(row["walk"])
+    tries = placing.walk_of(db, made.decision_id)
     assert fleet_of.charged_to(db)[made.uuid] == last
     assert [step["outcome"] for step in tries][:17] == ["refused"] * 17
     fleet_of.assert_exact(db)

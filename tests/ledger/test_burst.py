@@ -11,7 +11,7 @@ import pytest
 from fleet.api.problems import RETRY_AFTER_SECONDS
 from fleet.ledger.database import Database
 from fleet.services.create import Created
-from tests.ledger import fleet_of, ruling
+from tests.ledger import fleet_of, placing, ruling
 from tests.ledger.fleet_of import PLENTY
 
 CREATES, PROCESSES, NODES = 200, 8, 4
@@ -22,14 +22,14 @@ WAITS_MAX = 30
 @pytest.mark.slow
 @pytest.mark.vectors
 def test_atlas_v25_two_hundred_at_once_fill_four_nodes_exactly(maria: Database, mariadb_ledger_url: str) -> None:
-    ctx = ruling.context(maria, scheduler_target_load="0")
+    ctx = placing.context(maria, scheduler_target_load="0")
     plain: dict[str, Any] = {
         "memory_mb": ROOM_MB,
         "memory_available": ROOM_MB,
         "memory_max": ROOM_MB,
         "disk_gb": PLENTY,
     }
-    ids = {ruling.node(maria, ctx, f"n{at}", **plain): f"n{at}" for at in range(NODES)}
+    ids = {placing.node(maria, ctx, f"n{at}", **plain): f"n{at}" for at in range(NODES)}
     answers: list[str] = []
 
     with ruling.racing(mariadb_ledger_url, PROCESSES) as racers:
@@ -38,7 +38,7 @@ def test_atlas_v25_two_hundred_at_once_fill_four_nodes_exactly(maria: Database, 
             """Once, and again after `Retry-After` as long as the answer proves nothing."""
             process = racers.contexts[at % PROCESSES]
             for _ in range(WAITS_MAX):
-                outcome = ruling.create(process, {"memory_mb": ASKED_MB})
+                outcome = placing.create(process, {"memory_mb": ASKED_MB})
                 if isinstance(outcome, Created):
                     answers.append("placed")
                     return

@@ -9,7 +9,7 @@ from fleet.model.request import InstanceRequest
 from fleet.services.capacity import capacity
 from fleet.services.context import Context
 from fleet.services.create import Created
-from tests.ledger import fleet_of, ruling
+from tests.ledger import fleet_of, placing
 
 MORE_THAN_FIT = 40
 
@@ -27,19 +27,19 @@ def admitted(ctx: Context, asked: InstanceRequest) -> tuple[int, str]:
     body = asked.model_dump(exclude_defaults=True)
     for count in range(MORE_THAN_FIT):
         ctx.snapshots.refresh()
-        outcome = ruling.create(ctx, body)
+        outcome = placing.create(ctx, body)
         if not isinstance(outcome, Created):
             return count, outcome.code
     raise AssertionError("nothing was refused")
 
 
 def test_what_fits_on_nodes_of_different_sizes_is_what_is_admitted(db: Database) -> None:
-    ctx = ruling.context(db, ram_overcommit_ratio="1.5", instance_overhead_mb="64")
-    ruling.node(db, ctx, "wide", cpus=9)
-    ruling.node(db, ctx, "tall", memory_mb=1500)
-    ruling.node(db, ctx, "deep", disk_gb=10)
-    ruling.node(db, ctx, "few", max_instances=2)
-    ruling.node(db, ctx, "closed")
+    ctx = placing.context(db, ram_overcommit_ratio="1.5", instance_overhead_mb="64")
+    placing.node(db, ctx, "wide", cpus=9)
+    placing.node(db, ctx, "tall", memory_mb=1500)
+    placing.node(db, ctx, "deep", disk_gb=10)
+    placing.node(db, ctx, "few", max_instances=2)
+    placing.node(db, ctx, "closed")
     samples.set_scheduling(db, "closed", Scheduling.CORDONED)
 
     found = capacity(ctx, fleet_of.NAMESPACE, shape())
@@ -57,16 +57,16 @@ def test_what_fits_on_nodes_of_different_sizes_is_what_is_admitted(db: Database)
 
 
 def test_an_empty_fleet_takes_none(db: Database) -> None:
-    found = capacity(ruling.context(db), fleet_of.NAMESPACE, shape())
+    found = capacity(placing.context(db), fleet_of.NAMESPACE, shape())
 
     assert (found.fits, found.binds, list(found.nodes(0, 10))) == (0, None, [])
 
 
 def test_a_claim_bounds_the_count_only_where_it_is_enforced(db: Database) -> None:
-    ctx = ruling.context(db, claim_enforcement="hard")
-    ruling.node(db, ctx, "n1", cpus=20)
+    ctx = placing.context(db, claim_enforcement="hard")
+    placing.node(db, ctx, "n1", cpus=20)
     fleet_of.claim(db, limit=(7, 10_000, 1000), used=(0, 0, 0))
-    lenient = ruling.process(db)
+    lenient = placing.process(db)
 
     found = capacity(ctx, fleet_of.NAMESPACE, shape())
 
@@ -77,8 +77,8 @@ def test_a_claim_bounds_the_count_only_where_it_is_enforced(db: Database) -> Non
 
 
 def test_an_advisory_claim_bounds_nothing(db: Database) -> None:
-    ctx = ruling.context(db)
-    ruling.node(db, ctx, "n1", cpus=20)
+    ctx = placing.context(db)
+    placing.node(db, ctx, "n1", cpus=20)
     fleet_of.claim(db, limit=(7, 10_000, 1000))
 
     found = capacity(ctx, fleet_of.NAMESPACE, shape())
@@ -88,8 +88,8 @@ def test_an_advisory_claim_bounds_nothing(db: Database) -> None:
 
 
 def test_what_others_claimed_is_not_offered_twice(db: Database) -> None:
-    ctx = ruling.context(db)
-    ruling.node(db, ctx, "n1", cpus=20)
+    ctx = placing.context(db)
+    placing.node(db, ctx, "n1", cpus=20)
     fleet_of.claim(db, limit=(13, 10_000, 500), namespace="others")
 
     found = capacity(ctx, fleet_of.NAMESPACE, shape())

@@ -18,7 +18,7 @@ from fleet.services import decisions
 from fleet.services.context import Context
 from fleet.services.create import Created
 from fleet.services.delete import delete_instance
-from tests.ledger import fleet_of, ruling
+from tests.ledger import fleet_of, placing
 from tests.ledger.ruling import apart
 from tests.ledger.test_rules_placed import move_of
 
@@ -28,7 +28,7 @@ DECISIONS, NODES, ROLES = 1000, 12, 6
 def racked(db: Database, ctx: Context) -> None:
     for at in range(NODES):
         labels = {"rack": f"r{at // 4}", "type": ("fast", "large")[at % 2]}
-        ruling.node(db, ctx, f"n{at:02}", labels if at else {}, cpu_load_1=at / 10)
+        placing.node(db, ctx, f"n{at:02}", labels if at else {}, cpu_load_1=at / 10)
 
 
 def body(draws: random.Random) -> dict[str, Any]:
@@ -53,11 +53,11 @@ def body(draws: random.Random) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_thousand_recorded_decisions_replay_bit_for_bit(maria: Database) -> None:
-    ctx, draws = ruling.context(maria), random.Random(20)
+    ctx, draws = placing.context(maria), random.Random(20)
     racked(maria, ctx)
     live: list[str] = []
     for at in range(DECISIONS):
-        outcome = ruling.create(ctx, body(draws))
+        outcome = placing.create(ctx, body(draws))
         if isinstance(outcome, Created):
             live.append(outcome.uuid)
         if len(live) > 40:
@@ -74,9 +74,9 @@ def test_a_thousand_recorded_decisions_replay_bit_for_bit(maria: Database) -> No
 
 
 def test_a_request_that_asks_nothing_of_its_neighbours_reads_and_stores_none(db: Database) -> None:
-    ctx = ruling.context(db)
+    ctx = placing.context(db)
     racked(db, ctx)
-    made = ruling.created(ctx, {"tags": {"role": "db"}, "placement": {"labels": {"rack": "r1"}}})
+    made = placing.created(ctx, {"tags": {"role": "db"}, "placement": {"labels": {"rack": "r1"}}})
 
     assert fleet_of.rows(db, "SELECT neighbours FROM decisions WHERE id = :id", id=made.decision_id) == [
         {"neighbours": None}
@@ -85,11 +85,11 @@ def test_a_request_that_asks_nothing_of_its_neighbours_reads_and_stores_none(db:
 
 
 def test_only_the_instances_that_are_asked_about_are_seen_with_the_tags_that_are_asked_about(db: Database) -> None:
-    ctx = ruling.context(db)
+    ctx = placing.context(db)
     racked(db, ctx)
-    db_one = ruling.created(ctx, {"tags": {"role": "db", "note": "long"}})
-    ruling.created(ctx, {"tags": {"role": "web"}})
-    made = ruling.created(ctx, apart("db"))
+    db_one = placing.created(ctx, {"tags": {"role": "db", "note": "long"}})
+    placing.created(ctx, {"tags": {"role": "web"}})
+    made = placing.created(ctx, apart("db"))
     row = stored.get(db, made.decision_id)
     assert row is not None
 
@@ -98,9 +98,9 @@ def test_only_the_instances_that_are_asked_about_are_seen_with_the_tags_that_are
 
 
 def test_a_migration_starts_from_what_its_instance_holds_and_does_not_see_itself(db: Database) -> None:
-    ctx = ruling.context(db)
+    ctx = placing.context(db)
     racked(db, ctx)
-    made = ruling.created(ctx, {**apart("db"), "cpus": 3})
+    made = placing.created(ctx, {**apart("db"), "cpus": 3})
     request = PlacementRequest.model_validate(
         {
             "cpus": 3,
@@ -121,9 +121,9 @@ def test_a_migration_starts_from_what_its_instance_holds_and_does_not_see_itself
 
 
 def test_a_namespace_is_followed_as_its_instances_move(db: Database) -> None:
-    ctx = ruling.context(db)
+    ctx = placing.context(db)
     racked(db, ctx)
-    made = ruling.created(ctx, apart("db"))
+    made = placing.created(ctx, apart("db"))
     request = PlacementRequest.model_validate(
         {"cpus": 1, "memory_mb": 64, "namespace": fleet_of.NAMESPACE, **apart("db")}
     )

@@ -17,8 +17,9 @@ from fleet.services.delete import delete_instance
 from fleet.services.destination import choose_destination
 from fleet.services.place import Refusal
 from fleet.services.replacing import Chosen
-from tests.ledger import fleet_of, replacing, ruling
-from tests.ledger.replacing import chosen, holds, refused, running
+from tests.ledger import fleet_of, placing, replacing, ruling
+from tests.ledger.placing import refused
+from tests.ledger.replacing import chosen, holds, running
 from tests.ledger.ruling import apart
 
 ROUNDS = 10
@@ -26,12 +27,12 @@ ROUNDS = 10
 
 @pytest.fixture
 def ctx(db: Database) -> Context:
-    return ruling.context(db)
+    return placing.context(db)
 
 
 def test_a_migration_never_stays_where_it_is(db: Database, ctx: Context) -> None:
-    a = ruling.node(db, ctx, "a", cpu_load_1=0.0)
-    b = ruling.node(db, ctx, "b", cpu_load_1=500.0)
+    a = placing.node(db, ctx, "a", cpu_load_1=0.0)
+    b = placing.node(db, ctx, "b", cpu_load_1=500.0)
     made = running(ctx, {"cpus": 2})
     assert made.node == "a"
 
@@ -48,7 +49,7 @@ def test_a_migration_never_stays_where_it_is(db: Database, ctx: Context) -> None
 
 
 def test_with_no_other_node_a_migration_is_refused_and_changes_nothing(db: Database, ctx: Context) -> None:
-    a = ruling.node(db, ctx, "a")
+    a = placing.node(db, ctx, "a")
     made = running(ctx, {})
 
     refusal = refused(choose_destination(ctx, made.uuid))
@@ -60,9 +61,9 @@ def test_with_no_other_node_a_migration_is_refused_and_changes_nothing(db: Datab
 
 
 def test_an_instance_leaves_a_node_that_is_gone(db: Database, ctx: Context) -> None:
-    ruling.node(db, ctx, "a")
+    placing.node(db, ctx, "a")
     made = running(ctx, {"placement": {"node": "a"}})
-    b = ruling.node(db, ctx, "b")
+    b = placing.node(db, ctx, "b")
     fleet_of.publish(db, "a", config=ctx.configuration(), cpus=1000, healthy=False)
 
     placed = chosen(choose_destination(ctx, made.uuid, reason=Reason.EVACUATE))
@@ -72,7 +73,7 @@ def test_an_instance_leaves_a_node_that_is_gone(db: Database, ctx: Context) -> N
 
 def test_a_migration_keeps_rules_and_labels_and_a_named_destination_overrides_them(db: Database, ctx: Context) -> None:
     for name, tier in (("a", "x"), ("b", "x"), ("c", "y")):
-        ruling.node(db, ctx, name, {"tier": tier})
+        placing.node(db, ctx, name, {"tier": tier})
     body = {**apart("db"), "affinity": {"require_without_tag": ["noisy"]}, "placement": {"labels": {"tier": "x"}}}
     one, two = running(ctx, body), running(ctx, body)
     assert {one.node, two.node} == {"a", "b"}
@@ -94,11 +95,11 @@ def test_a_migration_keeps_rules_and_labels_and_a_named_destination_overrides_th
 
 
 def test_a_named_destination_needs_room_and_a_fit_state(db: Database, ctx: Context) -> None:
-    ruling.node(db, ctx, "a")
+    placing.node(db, ctx, "a")
     made = running(ctx, {"cpus": 4})
-    ruling.node(db, ctx, "small", cpus=2)
-    ruling.node(db, ctx, "shut")
-    ruling.node(db, ctx, "free")
+    placing.node(db, ctx, "small", cpus=2)
+    placing.node(db, ctx, "shut")
+    placing.node(db, ctx, "free")
     set_scheduling(db, "shut", "cordoned")
 
     full = refused(choose_destination(ctx, made.uuid, node="small"))
@@ -116,10 +117,10 @@ def test_a_named_destination_needs_room_and_a_fit_state(db: Database, ctx: Conte
 
 
 def test_no_room_at_the_listed_destinations_marks_nothing_full(db: Database, ctx: Context) -> None:
-    ruling.node(db, ctx, "a")
+    placing.node(db, ctx, "a")
     made = running(ctx, {"cpus": 4})
-    ruling.node(db, ctx, "small", cpus=2)
-    ruling.node(db, ctx, "free")
+    placing.node(db, ctx, "small", cpus=2)
+    placing.node(db, ctx, "free")
     set_scheduling(db, "a", "draining")
 
     full = refused(choose_destination(ctx, made.uuid, destinations=["small"]))
@@ -129,14 +130,14 @@ def test_no_room_at_the_listed_destinations_marks_nothing_full(db: Database, ctx
     assert nowhere.counts == {"scheduling_state": {"migration_source": 1, "not_a_destination": 2}}
     stranger = refused(choose_destination(ctx, made.uuid, destinations=["free", "nowhere"]))
     assert stranger.code == "node_not_found"
-    assert ruling.created(ctx, {"cpus": 4}).node == "free"
+    assert placing.created(ctx, {"cpus": 4}).node == "free"
     assert chosen(choose_destination(ctx, made.uuid, destinations=["small", "free", "a"])).node == "free"
     fleet_of.assert_exact(db)
 
 
 def test_what_it_was_pinned_to_holds_no_move_back(db: Database, ctx: Context) -> None:
-    ruling.node(db, ctx, "a")
-    ruling.node(db, ctx, "b")
+    placing.node(db, ctx, "a")
+    placing.node(db, ctx, "b")
     made = running(ctx, {"placement": {"node": "a"}})
     assert chosen(choose_destination(ctx, made.uuid)).node == "b"
     replacing.arrived(db, made.uuid)
@@ -145,11 +146,11 @@ def test_what_it_was_pinned_to_holds_no_move_back(db: Database, ctx: Context) ->
 
 
 def test_the_overhead_it_was_made_with_moves_with_it(db: Database) -> None:
-    ctx = ruling.context(db, instance_overhead_mb="64")
-    ruling.node(db, ctx, "a", memory_mb=1024)
+    ctx = placing.context(db, instance_overhead_mb="64")
+    placing.node(db, ctx, "a", memory_mb=1024)
     made = running(ctx, {"memory_mb": 256})
-    ctx = ruling.context(db, instance_overhead_mb="128")
-    b = ruling.node(db, ctx, "b", memory_mb=320)
+    ctx = placing.context(db, instance_overhead_mb="128")
+    b = placing.node(db, ctx, "b", memory_mb=320)
 
     chosen(choose_destination(ctx, made.uuid))
     assert holds(db, made.uuid)["incoming"] == (b, Amounts(1, 320, 0, 1))
@@ -159,16 +160,16 @@ def test_the_overhead_it_was_made_with_moves_with_it(db: Database) -> None:
 def two_of_a_group(db: Database, ctx: Context) -> list[str]:
     """Two that may not be together, each on a node of its own, and one free node."""
     for name in ("a", "b"):
-        ruling.node(db, ctx, name)
+        placing.node(db, ctx, name)
     made = [running(ctx, apart("db")).uuid for _ in range(2)]
-    ruling.node(db, ctx, "c")
+    placing.node(db, ctx, "c")
     return made
 
 
 def test_two_migrations_of_one_group_at_once_have_one_winner_on_the_only_node(
     maria: Database, mariadb_ledger_url: str
 ) -> None:
-    made = two_of_a_group(maria, ruling.context(maria))
+    made = two_of_a_group(maria, placing.context(maria))
     with ruling.racing(mariadb_ledger_url, 2) as racers:
         for _ in range(ROUNDS):
             outcomes = racers.run(lambda own, at: choose_destination(own, made[at]))
@@ -203,9 +204,9 @@ def test_a_migration_that_another_of_its_group_overtook_after_deciding_looks_aga
 
 
 def test_who_deletes_it_meanwhile_wins(db: Database, ctx: Context) -> None:
-    ruling.node(db, ctx, "a")
+    placing.node(db, ctx, "a")
     made = running(ctx, {})
-    b = ruling.node(db, ctx, "b")
+    b = placing.node(db, ctx, "b")
 
     def overtaken(point: str) -> None:
         if point == "place_after_decide":
@@ -218,10 +219,10 @@ def test_who_deletes_it_meanwhile_wins(db: Database, ctx: Context) -> None:
 
 
 def test_who_begins_to_move_it_meanwhile_wins(db: Database, ctx: Context) -> None:
-    ruling.node(db, ctx, "a")
+    placing.node(db, ctx, "a")
     made = running(ctx, {})
     for name in ("b", "c"):
-        ruling.node(db, ctx, name)
+        placing.node(db, ctx, name)
     began: list[str] = []
 
     def overtaken(point: str) -> None:

@@ -17,14 +17,15 @@ from fleet.services.create import Created
 from fleet.services.destination import choose_destination
 from fleet.services.fork import FORCED, fork
 from fleet.services.idempotency import RetryKey
-from tests.ledger import fleet_of, replacing, ruling
-from tests.ledger.replacing import refused, running
+from tests.ledger import fleet_of, placing, replacing, ruling
+from tests.ledger.placing import refused
+from tests.ledger.replacing import running
 from tests.ledger.ruling import apart
 
 
 @pytest.fixture
 def ctx(db: Database) -> Context:
-    return ruling.context(db)
+    return placing.context(db)
 
 
 def body(**more: object) -> InstanceRequest:
@@ -37,9 +38,9 @@ def made(outcome: object) -> Created:
 
 
 def test_a_fork_goes_to_its_sources_node_whatever_the_stages_would_say(db: Database, ctx: Context) -> None:
-    a = ruling.node(db, ctx, "a", cpu_load_1=900.0)
+    a = placing.node(db, ctx, "a", cpu_load_1=900.0)
     source = running(ctx, apart("db"))
-    ruling.node(db, ctx, "b", {"tier": "gold"})
+    placing.node(db, ctx, "b", {"tier": "gold"})
 
     forked = made(fork(ctx, source.uuid, body(**apart("db"), placement={"labels": {"tier": "gold"}})))
     assert forked.node == "a"
@@ -67,9 +68,9 @@ def test_a_fork_goes_to_its_sources_node_whatever_the_stages_would_say(db: Datab
 
 
 def test_a_fork_that_does_not_fit_is_refused_and_one_that_is_forced_is_recorded(db: Database, ctx: Context) -> None:
-    a = ruling.node(db, ctx, "a", cpus=2)
+    a = placing.node(db, ctx, "a", cpus=2)
     source = running(ctx, {"cpus": 2})
-    ruling.node(db, ctx, "b")
+    placing.node(db, ctx, "b")
 
     refusal = refused(fork(ctx, source.uuid, body()))
     assert (refusal.code, refusal.stage) == ("out_of_capacity", "capacity_guard")
@@ -93,7 +94,7 @@ def test_a_fork_that_does_not_fit_is_refused_and_one_that_is_forced_is_recorded(
 def test_a_fork_on_a_node_that_takes_nothing_is_told_so_and_may_be_forced(
     db: Database, ctx: Context, scheduling: str
 ) -> None:
-    ruling.node(db, ctx, "a")
+    placing.node(db, ctx, "a")
     source = running(ctx, {})
     set_scheduling(db, "a", scheduling)
 
@@ -106,8 +107,8 @@ def test_a_fork_on_a_node_that_takes_nothing_is_told_so_and_may_be_forced(
 
 
 def test_a_hard_claim_holds_for_forks(db: Database) -> None:
-    ctx = ruling.context(db, claim_enforcement="hard")
-    ruling.node(db, ctx, "a")
+    ctx = placing.context(db, claim_enforcement="hard")
+    placing.node(db, ctx, "a")
     fleet_of.claim(db, limit=(1, 1024, 10))
     source = running(ctx, {})
 
@@ -118,7 +119,7 @@ def test_a_hard_claim_holds_for_forks(db: Database) -> None:
 
 
 def test_a_retry_of_a_fork_gets_the_first_answer(db: Database, ctx: Context) -> None:
-    a = ruling.node(db, ctx, "a")
+    a = placing.node(db, ctx, "a")
     source = running(ctx, {})
     key = RetryKey(namespace=fleet_of.NAMESPACE, key="k", digest="d")
 
@@ -128,12 +129,12 @@ def test_a_retry_of_a_fork_gets_the_first_answer(db: Database, ctx: Context) -> 
 
 
 def test_only_what_is_somewhere_for_good_is_forked(db: Database, ctx: Context) -> None:
-    ruling.node(db, ctx, "a")
-    draft = ruling.created(ctx, {})
+    placing.node(db, ctx, "a")
+    draft = placing.created(ctx, {})
     with pytest.raises(Conflict, match="creating"):
         fork(ctx, draft.uuid, body())
     replacing.runs(ctx, draft.uuid)
-    ruling.node(db, ctx, "b")
+    placing.node(db, ctx, "b")
     replacing.chosen(choose_destination(ctx, draft.uuid, reason=Reason.MIGRATE))
     with pytest.raises(Conflict, match="moved"):
         fork(ctx, draft.uuid, body())
@@ -142,8 +143,8 @@ def test_only_what_is_somewhere_for_good_is_forked(db: Database, ctx: Context) -
 
 
 def test_forks_at_once_never_pass_the_limit(maria: Database, mariadb_ledger_url: str) -> None:
-    ctx = ruling.context(maria)
-    a = ruling.node(maria, ctx, "a", cpus=4)
+    ctx = placing.context(maria)
+    a = placing.node(maria, ctx, "a", cpus=4)
     source = running(ctx, {})
     with ruling.racing(mariadb_ledger_url, 6) as racers:
         outcomes = racers.run(lambda own, _at: fork(own, source.uuid, body()))

@@ -26,7 +26,7 @@ from fleet.services.place import Refusal
 from fleet.services.work import Outcome, Workshop, carry_out
 from tests.ledger import fleet_of, gpus_of
 from tests.ledger.gpus_of import card, slice_of
-from tests.ledger.test_walk import context
+from tests.ledger.placing import context
 
 
 def node(db: Database, ctx: Context, name: str, gpus: Sequence[ReportedUnit] | None = None, **declared: Any) -> int:

@@ -21,17 +21,16 @@ from fleet.services.explain import explain, explain_again
 from fleet.services.fork import fork
 from fleet.services.place import Refusal
 from fleet.services.resize import resize
-from tests.ledger import fleet_of, ruling
+from tests.ledger import fleet_of, placing
 from tests.ledger.fleet_of import ask
 from tests.ledger.replacing import running
-from tests.ledger.test_walk import after_deciding
 
 LOCK = Sql("SELECT node_id FROM scheduler_node_capacity WHERE node_id = :node_id FOR UPDATE")
 
 
 @pytest.fixture
 def ctx(db: Database) -> Context:
-    return ruling.context(db, claim_enforcement="hard")
+    return placing.context(db, claim_enforcement="hard")
 
 
 def create(ctx: Context, **body: Any) -> Created | Refusal:
@@ -59,7 +58,7 @@ def actions(found: list[dict[str, Any]]) -> list[str]:
 
 
 def test_a_claim_that_is_full_says_how_much_less_fits_and_how_far_it_must_grow(db: Database, ctx: Context) -> None:
-    ruling.node(db, ctx, "a", cpus=8)
+    placing.node(db, ctx, "a", cpus=8)
     claim = claim_grants.grant(db, fleet_of.NAMESPACE, Amounts(3, 128, 10), 3600, uuid="c" * 36)
     assert isinstance(claim, Granted)
     assert isinstance(create(ctx), Created)
@@ -81,7 +80,7 @@ def test_a_claim_that_is_full_says_how_much_less_fits_and_how_far_it_must_grow(d
 
 
 def test_less_than_a_claim_takes_fits(db: Database, ctx: Context) -> None:
-    ruling.node(db, ctx, "a", cpus=8)
+    placing.node(db, ctx, "a", cpus=8)
     fleet_of.claim(db, limit=(2, 1024, 10))
 
     _, found = told(ctx, create(ctx, cpus=3))
@@ -92,7 +91,7 @@ def test_less_than_a_claim_takes_fits(db: Database, ctx: Context) -> None:
 
 
 def test_a_claim_that_cannot_grow_for_want_of_capacity_is_not_said_to(db: Database, ctx: Context) -> None:
-    ruling.node(db, ctx, "a", cpus=8)
+    placing.node(db, ctx, "a", cpus=8)
     fleet_of.claim(db, limit=(2, 1024, 10))
     fleet_of.claim(db, limit=(6, 1024, 10), namespace="others")
 
@@ -102,7 +101,7 @@ def test_a_claim_that_cannot_grow_for_want_of_capacity_is_not_said_to(db: Databa
 
 
 def test_a_cluster_whose_rest_is_promised_says_what_is_left_and_what_to_add(db: Database, ctx: Context) -> None:
-    ruling.node(db, ctx, "a", cpus=8)
+    placing.node(db, ctx, "a", cpus=8)
     namespaces.ensure(db, "others")
     claim = fleet_of.claim(db, limit=(6, 1024, 10), namespace="others")
 
@@ -116,12 +115,12 @@ def test_a_cluster_whose_rest_is_promised_says_what_is_left_and_what_to_add(db: 
     assert explained["remedies"] == found
     assert isinstance(claim_grants.change(db, claim, {"cpus": 5}), Granted)
     assert isinstance(create(ctx, cpus=3), Created)
-    ruling.node(db, ctx, "b", cpus=3, memory_mb=64)
+    placing.node(db, ctx, "b", cpus=3, memory_mb=64)
     assert isinstance(create(ctx, cpus=3), Created)
 
 
 def test_what_others_claims_hold_back_is_no_ones_to_read(db: Database, ctx: Context) -> None:
-    ruling.node(db, ctx, "a", cpus=8)
+    placing.node(db, ctx, "a", cpus=8)
     fleet_of.claim(db, limit=(6, 1024, 10), namespace="others")
 
     outcome = create(ctx, cpus=3)
@@ -133,14 +132,14 @@ def test_what_others_claims_hold_back_is_no_ones_to_read(db: Database, ctx: Cont
 
 
 def test_claims_that_are_used_are_not_said_to_shrink(db: Database, ctx: Context) -> None:
-    ruling.node(db, ctx, "a", cpus=8)
+    placing.node(db, ctx, "a", cpus=8)
     fleet_of.claim(db, limit=(6, 1024, 10), used=(6, 64, 0), namespace="others")
 
     assert actions(told(ctx, create(ctx, cpus=3))[1]) == ["ask", "register"]
 
 
 def test_what_will_leave_is_waited_for(db: Database, ctx: Context) -> None:
-    ruling.node(db, ctx, "a", cpus=8)
+    placing.node(db, ctx, "a", cpus=8)
     fleet_of.claim(db, limit=(6, 1024, 10), namespace="others")
     first = create(ctx, cpus=2)
     assert isinstance(first, Created)
@@ -154,13 +153,13 @@ def test_what_will_leave_is_waited_for(db: Database, ctx: Context) -> None:
 
 
 def test_a_fleet_that_filled_meanwhile_is_answered_by_a_decision_that_saw_it(db: Database, ctx: Context) -> None:
-    ids = [ruling.node(db, ctx, name, cpus=4) for name in ("a", "b", "c")]
+    ids = [placing.node(db, ctx, name, cpus=4) for name in ("a", "b", "c")]
 
     def fill() -> None:
         for node_id in ids:
             fleet_of.admitted(db, ask(node_id, cpus=3))
 
-    outcome = create(after_deciding(ctx, fill), cpus=2)
+    outcome = create(placing.overtaken(ctx, fill), cpus=2)
     code, found = told(ctx, outcome)
 
     assert isinstance(outcome, Refusal)
@@ -170,8 +169,8 @@ def test_a_fleet_that_filled_meanwhile_is_answered_by_a_decision_that_saw_it(db:
 
 
 def test_locks_prove_nothing_and_the_answer_says_who_has_room(maria: Database) -> None:
-    ctx = ruling.context(maria)
-    node_id = ruling.node(maria, ctx, "a", cpus=4)
+    ctx = placing.context(maria)
+    node_id = placing.node(maria, ctx, "a", cpus=4)
     with maria.engine.begin() as other:
         LOCK.run(other, node_id=node_id)
         code, found = told(ctx, create(ctx))
@@ -182,9 +181,9 @@ def test_locks_prove_nothing_and_the_answer_says_who_has_room(maria: Database) -
 
 
 def test_a_fork_says_what_would_help_on_its_own_node(db: Database, ctx: Context) -> None:
-    ruling.node(db, ctx, "a", cpus=4)
+    placing.node(db, ctx, "a", cpus=4)
     source = running(ctx, {"cpus": 2})
-    ruling.node(db, ctx, "b", cpus=64)
+    placing.node(db, ctx, "b", cpus=64)
     larger = InstanceRequest(cpus=3, memory_mb=64)
 
     code, found = told(ctx, fork(ctx, source.uuid, larger))
@@ -198,7 +197,7 @@ def test_a_fork_says_what_would_help_on_its_own_node(db: Database, ctx: Context)
 
 
 def test_growth_that_a_claim_refuses_says_how_far_it_may_grow(db: Database, ctx: Context) -> None:
-    ruling.node(db, ctx, "a", cpus=8)
+    placing.node(db, ctx, "a", cpus=8)
     fleet_of.claim(db, limit=(4, 1024, 10))
     there = running(ctx, {"cpus": 2})
 
@@ -209,7 +208,7 @@ def test_growth_that_a_claim_refuses_says_how_far_it_may_grow(db: Database, ctx:
 
 
 def test_an_explanation_says_who_pays_and_that_it_has_no_room(db: Database, ctx: Context) -> None:
-    ruling.node(db, ctx, "a", cpus=8)
+    placing.node(db, ctx, "a", cpus=8)
     request = InstanceRequest(cpus=3, memory_mb=64)
     free = explain(ctx, fleet_of.NAMESPACE, request).as_dict()
     assert (free["charged_to"]["payer"], free["charged_to"]["refuses"]) == ("cluster", None)
@@ -229,8 +228,8 @@ def test_an_explanation_says_who_pays_and_that_it_has_no_room(db: Database, ctx:
 
 
 def test_an_explanation_under_advisory_claims_is_not_bounded_by_the_claim(db: Database) -> None:
-    ctx = ruling.context(db)
-    ruling.node(db, ctx, "a", cpus=8)
+    ctx = placing.context(db)
+    placing.node(db, ctx, "a", cpus=8)
     fleet_of.claim(db, limit=(2, 1024, 10))
     there = running(ctx, {"cpus": 2})
 
@@ -239,8 +238,8 @@ def test_an_explanation_under_advisory_claims_is_not_bounded_by_the_claim(db: Da
 
 
 def test_an_explained_resize_asks_the_payer_for_the_growth_alone(db: Database, ctx: Context) -> None:
-    ruling.node(db, ctx, "a", cpus=8)
-    ruling.node(db, ctx, "b", cpus=8)
+    placing.node(db, ctx, "a", cpus=8)
+    placing.node(db, ctx, "b", cpus=8)
     fleet_of.claim(db, limit=(4, 1024, 10))
     there = running(ctx, {"cpus": 2})
 
@@ -252,8 +251,8 @@ def test_an_explained_resize_asks_the_payer_for_the_growth_alone(db: Database, c
 
 
 def test_a_create_that_asks_for_no_disk_is_explained_as_the_guard_judges_it(db: Database, ctx: Context) -> None:
-    ruling.node(db, ctx, "a", cpus=8, disk_gb=100)
-    ruling.node(db, ctx, "b", cpus=8, disk_gb=5)
+    placing.node(db, ctx, "a", cpus=8, disk_gb=100)
+    placing.node(db, ctx, "b", cpus=8, disk_gb=5)
     assert isinstance(create(ctx, disk_gb=50), Created)
     # A disk was taken out: the cluster's side holds more than there is.
     fleet_of.publish(db, "a", config=ctx.configuration(), cpus=8, disk_gb=40)
@@ -271,8 +270,8 @@ def test_a_create_that_asks_for_no_disk_is_explained_as_the_guard_judges_it(db: 
 
 
 def test_a_create_is_not_told_to_ask_for_no_disk_where_that_would_not_help(db: Database, ctx: Context) -> None:
-    ruling.node(db, ctx, "a", cpus=8, disk_gb=100)
-    ruling.node(db, ctx, "b", cpus=8, disk_gb=5)
+    placing.node(db, ctx, "a", cpus=8, disk_gb=100)
+    placing.node(db, ctx, "b", cpus=8, disk_gb=5)
     assert isinstance(create(ctx, disk_gb=50), Created)
     fleet_of.publish(db, "a", config=ctx.configuration(), cpus=8, disk_gb=40)
     ctx.snapshots.refresh()

@@ -17,7 +17,7 @@ from fleet.ledger.database import Database
 from fleet.ledger.reconcile import reconcile
 from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Busy, Refused
 from fleet.model.errors import DatabaseUnavailable
-from tests.ledger import fleet_of, ruling
+from tests.ledger import fleet_of, placing
 from tests.ledger.fleet_of import ask
 from tests.ledger.holding import open_transaction
 from tests.ledger.injecting import Injector, error, injector, lost  # noqa: F401  # a fixture
@@ -396,9 +396,9 @@ def test_a_refusal_whose_commit_lost_its_answer_is_answered_and_stored_once(
     *,
     after: bool,
 ) -> None:
-    ctx = ruling.context(maria)
-    ruling.node(maria, ctx, "a", cpus=1)
-    refusal = ruling.refused(ruling.create(ctx, {"cpus": 9}))
+    ctx = placing.context(maria)
+    placing.node(maria, ctx, "a", cpus=1)
+    refusal = placing.refused(placing.create(ctx, {"cpus": 9}))
     row = decisions.get(maria, refusal.decision_id or "")
     assert row is not None
     first, second = (replace(row, id=str(uuid.uuid4())) for _ in range(2))

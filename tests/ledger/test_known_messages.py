@@ -39,8 +39,8 @@ from fleet.services.reconciler import Reconciler
 from fleet.services.settle import settle_create, settle_delete
 from tests.ledger import fleet_of
 from tests.ledger.fleet_of import ask
+from tests.ledger.placing import context, create, created, node, overtaken
 from tests.ledger.test_events_are_logged import log  # noqa: F401  # a fixture
-from tests.ledger.test_timeline import context, create, created, node, overtaken
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "events.md"
 AWAY = DatabaseUnavailable("the ledger's database did not answer")
@@ -90,7 +90,7 @@ def _under(value: Any, key: str) -> list[Mapping[str, Any]]:
 
 
 def refused(db: Database, ctx: Context, **body: Any) -> None:
-    outcome = create(ctx, **body)
+    outcome = create(ctx, body)
     assert not isinstance(outcome, Created), body
 
 
@@ -102,7 +102,7 @@ def settled(db: Database, made: Created) -> None:
 
 def stages(db: Database, ctx: Context) -> None:
     """Nodes that each stage drops, one request that meets all of them, and others that only one kind meets."""
-    gib = {"memory_mb": 2**16}
+    gib: dict[str, Any] = {"memory_mb": 2**16}
     node(db, ctx, "good", cpus=16, **gib)
     node(db, ctx, "no-cpus", cpus=1, **gib)
     node(db, ctx, "no-memory", cpus=16, memory_max=2**16, memory_available=64)
@@ -146,7 +146,7 @@ def transient_load(db: Database, ctx: Context) -> None:
     )
     # Another process: this one keeps samples for some seconds.
     other = bootstrap.with_parts(load_settings(None, {}), db, lambda _wake: None, {})
-    found = created(other, affinity={"prefer_with_tag": ["friend"]}, **labels)
+    found = created(other, {"affinity": {"prefer_with_tag": ["friend"]}, **labels})
     assert (found.node, made.node) == ("friend", "friend")
 
 
@@ -156,7 +156,7 @@ def guards(db: Database, ctx: Context) -> None:
     fleet_of.register(db, "guarded", labels={"only": "guards"})
     full = node(db, ctx, "guarded", cpus=4)
     late = "UPDATE scheduler_node_capacity SET expected_demand = 100 WHERE node_id = :node_id"
-    created(overtaken(ctx, lambda: fleet_of.execute(db, late, node_id=full)), **lonely)
+    created(overtaken(ctx, lambda: fleet_of.execute(db, late, node_id=full)), lonely)
     fleet_of.execute(db, late.replace("100", "0"), node_id=full)
     promised = "UPDATE cluster_capacity SET claimed_cpus = claimed_cpus + :cpus"
     fleet_of.execute(db, promised, cpus=1_000_000)

@@ -17,7 +17,7 @@ from fleet.services import neighbours
 from fleet.services.context import Context
 from fleet.services.neighbours import NeighbourCache
 from fleet.services.snapshots import RELOAD_SECONDS
-from tests.ledger import fleet_of, ruling
+from tests.ledger import fleet_of, placing
 from tests.ledger.ruling import apart
 from tests.unit.placement.asking import snapshot_of
 
@@ -26,8 +26,8 @@ BACK = "UPDATE instances SET updated_at = updated_at - 5000000 WHERE uuid = :uui
 
 @pytest.fixture
 def ctx(db: Database) -> Context:
-    made = ruling.context(db)
-    ruling.node(db, made, "n")
+    made = placing.context(db)
+    placing.node(db, made, "n")
     return made
 
 
@@ -47,9 +47,9 @@ def looking(cache: NeighbourCache, namespace: str = fleet_of.NAMESPACE) -> Calla
 
 def test_an_instance_that_was_committed_late_is_found_by_a_fresh_look(db: Database, ctx: Context) -> None:
     seen = looking(NeighbourCache(db, time.monotonic))
-    first = ruling.created(ctx, {"tags": {"role": "db"}})
+    first = placing.created(ctx, {"tags": {"role": "db"}})
     assert seen() == seen() == {first.uuid}
-    late = ruling.created(ctx, {"tags": {"role": "db"}})
+    late = placing.created(ctx, {"tags": {"role": "db"}})
     fleet_of.execute(db, BACK, uuid=late.uuid)
 
     assert seen() == {first.uuid}
@@ -57,7 +57,7 @@ def test_an_instance_that_was_committed_late_is_found_by_a_fresh_look(db: Databa
 
 
 def test_a_burst_of_instances_is_not_read_again_before_every_decision(db: Database, ctx: Context) -> None:
-    made = ruling.created(ctx, {"tags": {"role": "db"}})
+    made = placing.created(ctx, {"tags": {"role": "db"}})
     read = rows.changed(db, fleet_of.NAMESPACE, 0)
     assert [one.uuid for one in read.found] == [made.uuid]
 
@@ -67,7 +67,7 @@ def test_a_burst_of_instances_is_not_read_again_before_every_decision(db: Databa
 def test_what_no_stamp_tells_is_found_when_the_namespace_is_read_anew(db: Database, ctx: Context) -> None:
     clock = [0.0]
     seen = looking(NeighbourCache(db, lambda: clock[0]))
-    made = ruling.created(ctx, {"tags": {"role": "db"}})
+    made = placing.created(ctx, {"tags": {"role": "db"}})
     assert seen() == {made.uuid}
     clock[0] = 1.0
     assert seen() == {made.uuid}
@@ -92,7 +92,7 @@ def test_namespaces_that_nobody_asked_about_for_longest_are_forgotten(
 
     monkeypatch.setattr(neighbours, "INSTANCES_MAX", 1)
     for _ in range(2):
-        ruling.created(ctx, {"tags": {"role": "db"}}, namespace="three")
+        placing.created(ctx, {"tags": {"role": "db"}}, namespace="three")
     assert len(looking(cache, "three")()) == 2
     looking(cache, "one")()
     assert list(cache._known) == ["one"]
@@ -104,8 +104,8 @@ def test_long_values_that_nothing_is_compared_with_are_told_only_as_far_as_they_
     long, asked = "x" * 1000, "y" * 1000
     monkeypatch.setattr(neighbours, "UNCOMPARED_CHARACTERS_MAX", 2 * VALUE_SHOWN_MAX)
     for _ in range(3):
-        ruling.created(ctx, {"tags": {"role": long, "other": long}})
-    ruling.created(ctx, {"tags": {"role": asked}})
+        placing.created(ctx, {"tags": {"role": long, "other": long}})
+    placing.created(ctx, {"tags": {"role": asked}})
     body = {"cpus": 1, "memory_mb": 64, "namespace": fleet_of.NAMESPACE}
     frame = snapshot_of(a_node(name="n", node_id=1)).frame
 

@@ -14,7 +14,8 @@ from fleet.services.place import Refusal
 from fleet.services.timeline import NOT_KEPT
 from tests.ledger import fleet_of
 from tests.ledger.fleet_of import ask
-from tests.ledger.test_timeline import DENIED, GUARD, WAIVED, context, create, created, node, overtaken
+from tests.ledger.placing import context, create, created, node, overtaken
+from tests.ledger.test_timeline import DENIED, GUARD, WAIVED
 
 FINAL = "schedule final candidates"
 ADMITTED = "schedule candidate admitted"

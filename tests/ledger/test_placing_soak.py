@@ -24,7 +24,7 @@ from fleet.services.fork import fork
 from fleet.services.place import Refusal
 from fleet.services.replacing import Chosen
 from fleet.services.resize import resize
-from tests.ledger import fleet_of, replacing, ruling, soaking
+from tests.ledger import fleet_of, placing, replacing, ruling, soaking
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +56,7 @@ class Tenant:
                 "memory_mb": 64 * self.draw.randint(1, 6),
                 **self.draw.choice(RULES),
             }
-            self._keep("create", ruling.create(self.ctx, body, self.namespace))
+            self._keep("create", placing.create(self.ctx, body, self.namespace))
 
     def fork(self) -> None:
         if self.held and len(self.held) < HELD_MAX:
@@ -111,10 +111,10 @@ class Tenant:
 
 
 def test_everything_that_places_at_once_ends_exact(maria: Database, mariadb_ledger_url: str) -> None:
-    ctx = ruling.context(maria)
+    ctx = placing.context(maria)
     names = ["a", "b", "c", "d"]
     for at, name in enumerate(names):
-        ruling.node(maria, ctx, name, {"rack": f"r{at // 2}"}, **SAMPLE)
+        placing.node(maria, ctx, name, {"rack": f"r{at // 2}"}, **SAMPLE)
     fleet_of.claim(maria, limit=(12, 1024, 4), namespace=soaking.CLAIMED)
     namespaces.ensure(maria, soaking.CLAIMED)
     with (

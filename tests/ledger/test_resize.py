@@ -13,19 +13,19 @@ from fleet.services import timeline
 from fleet.services.context import Context
 from fleet.services.replacing import subject
 from fleet.services.resize import resize
-from tests.ledger import fleet_of, replacing, ruling
+from tests.ledger import fleet_of, placing, replacing
 from tests.ledger.replacing import chosen, holds, running
 from tests.ledger.ruling import apart
 
 
 @pytest.fixture
 def ctx(db: Database) -> Context:
-    return ruling.context(db)
+    return placing.context(db)
 
 
 def test_an_instance_grows_where_it_is_when_the_increase_fits(db: Database, ctx: Context) -> None:
-    a = ruling.node(db, ctx, "a", cpus=8)
-    ruling.node(db, ctx, "b", cpus=100)
+    a = placing.node(db, ctx, "a", cpus=8)
+    placing.node(db, ctx, "b", cpus=100)
     made = running(ctx, {"cpus": 4, "placement": {"labels": {}}, "strategy": "binpack"})
     assert made.node == "a"
 
@@ -42,13 +42,13 @@ def test_an_instance_grows_where_it_is_when_the_increase_fits(db: Database, ctx:
 
 
 def test_a_resize_grows_on_its_cordoned_node_and_not_on_its_draining_one(db: Database, ctx: Context) -> None:
-    ids = {name: ruling.node(db, ctx, name) for name in ("a", "b")}
+    ids = {name: placing.node(db, ctx, name) for name in ("a", "b")}
     made = running(ctx, {"placement": {"node": "a"}})
     set_scheduling(db, "a", "cordoned")
     assert chosen(resize(ctx, made.uuid, Amounts(2, 64, 0))).node == "a"
 
     set_scheduling(db, "a", "draining")
-    refusal = replacing.refused(resize(ctx, made.uuid, Amounts(3, 64, 0)))
+    refusal = placing.refused(resize(ctx, made.uuid, Amounts(3, 64, 0)))
     # It was pinned to where it is, so it goes nowhere else.
     assert refusal.code == "pin_ineligible"
     fleet_of.assert_exact(db)
@@ -63,8 +63,8 @@ def test_a_resize_grows_on_its_cordoned_node_and_not_on_its_draining_one(db: Dat
 
 
 def test_a_resize_moves_when_its_node_is_full_and_is_paid_from_then_on(db: Database, ctx: Context) -> None:
-    a = ruling.node(db, ctx, "a", cpus=4)
-    b = ruling.node(db, ctx, "b", cpus=8)
+    a = placing.node(db, ctx, "a", cpus=4)
+    b = placing.node(db, ctx, "b", cpus=8)
     made = running(ctx, {"cpus": 3, "memory_mb": 100, "placement": {"labels": {}}, "strategy": "binpack"})
     assert made.node == "a"
 
@@ -85,18 +85,18 @@ def test_a_resize_moves_when_its_node_is_full_and_is_paid_from_then_on(db: Datab
 
 
 def test_a_resize_that_moves_keeps_the_labels_it_was_made_with(db: Database, ctx: Context) -> None:
-    ruling.node(db, ctx, "a", {"tier": "one"}, cpus=2)
-    ruling.node(db, ctx, "b", {"tier": "two"})
+    placing.node(db, ctx, "a", {"tier": "one"}, cpus=2)
+    placing.node(db, ctx, "b", {"tier": "two"})
     one = running(ctx, {"placement": {"labels": {"tier": "one"}}})
 
-    refusal = replacing.refused(resize(ctx, one.uuid, Amounts(3, 64, 0)))
+    refusal = placing.refused(resize(ctx, one.uuid, Amounts(3, 64, 0)))
     assert refusal.counts == {"labels": {"labels_missing": 1}, "sufficient_idle_cpu": {"over_limit_cpus": 1}}
-    ruling.node(db, ctx, "c", {"tier": "one"})
+    placing.node(db, ctx, "c", {"tier": "one"})
     assert chosen(resize(ctx, one.uuid, Amounts(3, 64, 0))).node == "c"
 
 
 def test_its_own_rules_are_not_asked_where_it_is(db: Database, ctx: Context) -> None:
-    ruling.node(db, ctx, "a")
+    placing.node(db, ctx, "a")
     one = running(ctx, apart("db"))
     running(ctx, {"tags": {"role": "db"}})
 
@@ -104,25 +104,25 @@ def test_its_own_rules_are_not_asked_where_it_is(db: Database, ctx: Context) -> 
 
 
 def test_a_rule_leaves_no_other_node_to_a_resize(db: Database, ctx: Context) -> None:
-    ruling.node(db, ctx, "a", cpus=2)
+    placing.node(db, ctx, "a", cpus=2)
     one = running(ctx, apart("db"))
-    ruling.node(db, ctx, "b")
+    placing.node(db, ctx, "b")
     assert running(ctx, apart("db")).node == "b"
 
-    refusal = replacing.refused(resize(ctx, one.uuid, Amounts(3, 64, 0)))
+    refusal = placing.refused(resize(ctx, one.uuid, Amounts(3, 64, 0)))
     assert (refusal.code, refusal.stage) == ("affinity_unsatisfied", "placement_rules")
     assert refusal.counts == {
         "sufficient_idle_cpu": {"over_limit_cpus": 1},
         "placement_rules": {"rules_not_satisfied": 1},
     }
     replacing.assert_replays(ctx, refusal.decision_id)
-    ruling.node(db, ctx, "c")
+    placing.node(db, ctx, "c")
     assert chosen(resize(ctx, one.uuid, Amounts(3, 64, 0))).node == "c"
     fleet_of.assert_exact(db)
 
 
 def test_what_only_shrinks_is_never_refused(db: Database, ctx: Context) -> None:
-    ruling.node(db, ctx, "a", cpus=4)
+    placing.node(db, ctx, "a", cpus=4)
     made = running(ctx, {"cpus": 4, "memory_mb": 512})
     fleet_of.publish(db, "a", config=ctx.configuration(), cpus=2, memory_mb=64, cpu_load_1=99.0)
 
@@ -133,7 +133,7 @@ def test_what_only_shrinks_is_never_refused(db: Database, ctx: Context) -> None:
 
 
 def test_the_size_it_has_already_decides_nothing(db: Database, ctx: Context) -> None:
-    ruling.node(db, ctx, "a")
+    placing.node(db, ctx, "a")
     made = running(ctx, {"cpus": 4})
     before = len(fleet_of.rows(db, "SELECT id FROM decisions"))
 
@@ -143,10 +143,10 @@ def test_the_size_it_has_already_decides_nothing(db: Database, ctx: Context) -> 
 
 
 def test_the_overhead_that_it_was_made_with_stays(db: Database) -> None:
-    ctx = ruling.context(db, instance_overhead_mb="64")
-    a = ruling.node(db, ctx, "a", memory_mb=2048)
+    ctx = placing.context(db, instance_overhead_mb="64")
+    a = placing.node(db, ctx, "a", memory_mb=2048)
     made = running(ctx, {"memory_mb": 256})
-    ctx = ruling.context(db, instance_overhead_mb="1000")
+    ctx = placing.context(db, instance_overhead_mb="1000")
 
     chosen(resize(ctx, made.uuid, Amounts(2, 512, 0)))
     assert holds(db, made.uuid) == {"primary": (a, Amounts(2, 576, 0, 1))}
@@ -156,20 +156,20 @@ def test_the_overhead_that_it_was_made_with_stays(db: Database) -> None:
 
 
 def test_a_hard_claim_refuses_the_increase_and_says_so(db: Database) -> None:
-    ctx = ruling.context(db, claim_enforcement="hard")
-    ruling.node(db, ctx, "a")
+    ctx = placing.context(db, claim_enforcement="hard")
+    placing.node(db, ctx, "a")
     fleet_of.claim(db, limit=(4, 1024, 10))
     made = running(ctx, {"cpus": 3})
 
-    refusal = replacing.refused(resize(ctx, made.uuid, Amounts(5, 64, 0)))
+    refusal = placing.refused(resize(ctx, made.uuid, Amounts(5, 64, 0)))
     assert (refusal.code, refusal.extra["failing_stage"]) == ("claim_exceeded", "claim")
     assert chosen(resize(ctx, made.uuid, Amounts(4, 64, 0))).node == "a"
     fleet_of.assert_exact(db)
 
 
 def test_demand_alone_never_fails_a_resize(db: Database) -> None:
-    ctx = ruling.context(db, scheduler_target_load="0.5")
-    ruling.node(db, ctx, "a", cpus=8, cpu_load_1=7.0)
+    ctx = placing.context(db, scheduler_target_load="0.5")
+    placing.node(db, ctx, "a", cpus=8, cpu_load_1=7.0)
     made = running(ctx, {"cpus": 2})
 
     placed = chosen(resize(ctx, made.uuid, Amounts(3, 64, 0)))
@@ -177,9 +177,9 @@ def test_demand_alone_never_fails_a_resize(db: Database) -> None:
 
 
 def test_a_resize_tells_its_stages_in_the_instances_timeline(db: Database, ctx: Context) -> None:
-    ruling.node(db, ctx, "a", cpus=2)
+    placing.node(db, ctx, "a", cpus=2)
     made = running(ctx, {})
-    ruling.node(db, ctx, "b")
+    placing.node(db, ctx, "b")
     chosen(resize(ctx, made.uuid, Amounts(2, 64, 0)))
     chosen(resize(ctx, made.uuid, Amounts(3, 64, 0)))
 
@@ -191,8 +191,8 @@ def test_a_resize_tells_its_stages_in_the_instances_timeline(db: Database, ctx: 
 
 
 def test_what_is_not_somewhere_for_good_is_not_resized(db: Database, ctx: Context) -> None:
-    ruling.node(db, ctx, "a", cpus=2)
-    draft = ruling.created(ctx, {})
+    placing.node(db, ctx, "a", cpus=2)
+    draft = placing.created(ctx, {})
     with pytest.raises(Conflict, match="creating"):
         resize(ctx, draft.uuid, Amounts(2, 64, 0))
     with pytest.raises(NotFound):
@@ -201,7 +201,7 @@ def test_what_is_not_somewhere_for_good_is_not_resized(db: Database, ctx: Contex
         resize(ctx, draft.uuid, Amounts(0, 64, 0))
 
     replacing.runs(ctx, draft.uuid)
-    ruling.node(db, ctx, "b")
+    placing.node(db, ctx, "b")
     chosen(resize(ctx, draft.uuid, Amounts(3, 64, 0)))
     with pytest.raises(Conflict, match="moved"):
         resize(ctx, draft.uuid, Amounts(4, 64, 0))

@@ -13,7 +13,7 @@ from fleet.model.cluster_config import ClusterConfig
 from fleet.services.create import Created
 from tests.ledger import fleet_of
 from tests.ledger.holding import Other, open_transaction
-from tests.ledger.test_timeline import context, create
+from tests.ledger.placing import context, create
 
 
 def _decision(db: Database, name: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -21,34 +20,18 @@ from fleet.services.context import Context
 from fleet.services.create import Created
 from fleet.services.delete import delete_instance
 from fleet.services.redirect import redirect
-from tests.ledger import fleet_of, ruling
+from tests.ledger import fleet_of, placing, ruling
 from tests.ledger.holding import Other, open_transaction
-from tests.ledger.ruling import apart, create, created, refused
+from tests.ledger.placing import create, created, overtaken, refused, walk_of
+from tests.ledger.ruling import apart
 
 WITH_WEB = {"affinity": {"require_with_tag": ["role=web"]}}
 HOLD = "UPDATE scheduler_node_capacity SET generation = generation WHERE node_id = {node_id}"
 
 
 def fleet_of_two(db: Database, **config: str) -> tuple[Context, dict[str, int]]:
-    ctx = ruling.context(db, **config)
-    return ctx, {name: ruling.node(db, ctx, name, {"rack": "r1" if name == "a" else "r2"}) for name in ("a", "b")}
-
-
-def after_deciding(ctx: Context, do: Callable[[], object]) -> Context:
-    """The same process, overtaken once between its decision and its first try."""
-    todo = [do]
-
-    def fault(point: str) -> None:
-        if point == "place_after_decide" and todo:
-            todo.pop()()
-
-    return replace(ctx, fault=fault)
-
-
-def walk_of(db: Database, decision_id: str | None) -> list[dict[str, Any]]:
-    (row,) = fleet_of.rows(db, "SELECT walk FROM decisions WHERE id = :id", id=decision_id)
-    found: list[dict[str, Any]] = json.loads(row["walk"])
-    return found
+    ctx = placing.context(db, **config)
+    return ctx, {name: placing.node(db, ctx, name, {"rack": "r1" if name == "a" else "r2"}) for name in ("a", "b")}
 
 
 def finish(db: Database, made: Created) -> None:
@@ -90,9 +73,9 @@ def test_a_required_neighbour_is_found_on_its_node_and_missed_when_it_is_gone(db
 
 @pytest.mark.vectors
 def test_b27_a_node_without_the_label_fails_both_operators_and_the_answer_says_how_many_lack_it(db: Database) -> None:
-    ctx = ruling.context(db)
-    ruling.node(db, ctx, "racked", {"rack": "r1"})
-    ruling.node(db, ctx, "bare")
+    ctx = placing.context(db)
+    placing.node(db, ctx, "racked", {"rack": "r1"})
+    placing.node(db, ctx, "bare")
     has = {
         "placement_rules": [{"resource": "virtual_machine", "operator": "has", "tags": {"a": "b"}, "within": "rack"}]
     }
@@ -144,8 +127,8 @@ def test_enforced_rules_with_every_candidate_locked_are_busy_and_not_unsatisfied
 
 
 def test_a_node_of_the_group_that_is_locked_makes_the_try_busy_although_the_candidate_is_free(maria: Database) -> None:
-    ctx = ruling.context(maria)
-    ids = {name: ruling.node(maria, ctx, name, {"rack": "r1"}) for name in ("a", "b")}
+    ctx = placing.context(maria)
+    ids = {name: placing.node(maria, ctx, name, {"rack": "r1"}) for name in ("a", "b")}
     enforced = Enforced.of(
         PlacementRequest.model_validate({"cpus": 1, "memory_mb": 1, **apart("db", within="rack")}), ()
     )
@@ -165,7 +148,7 @@ def test_a_label_of_the_selector_that_changes_meanwhile_is_seen_under_the_lock_a
     def relabel() -> None:
         nodes.update(db, "a", {"labels": {"rack": "r3"}})
 
-    outcome = refused(create(after_deciding(ctx, relabel), selector))
+    outcome = refused(create(overtaken(ctx, relabel), selector))
 
     assert outcome.code == "labels_unmatched"
     broken = {"node": "a", "outcome": "rulebroken", "rule": "placement.labels rack=r1"}
@@ -184,7 +167,7 @@ def test_a_region_or_architecture_that_changes_meanwhile_is_seen_under_the_lock(
     nodes.update(db, "a", declared)
     ctx.snapshots.view(fresh_since=ctx.elapsed())
 
-    outcome = refused(create(after_deciding(ctx, lambda: nodes.update(db, "a", other)), declared))
+    outcome = refused(create(overtaken(ctx, lambda: nodes.update(db, "a", other)), declared))
 
     assert outcome.code == "out_of_capacity"
     assert {"node": "a", "outcome": "rulebroken", "rule": field} in walk_of(db, outcome.decision_id)
@@ -200,7 +183,7 @@ def test_a_label_that_changes_meanwhile_is_seen_under_the_lock_and_by_the_next_a
     rack = "r1" if first.node == "a" else "r2"
     moved = {"rack": rack} if to else {}
     outcome = refused(
-        create(after_deciding(ctx, lambda: nodes.update(db, free, {"labels": moved})), apart("db", within="rack"))
+        create(overtaken(ctx, lambda: nodes.update(db, free, {"labels": moved})), apart("db", within="rack"))
     )
 
     assert outcome.code == "affinity_unsatisfied"
@@ -229,9 +212,9 @@ def test_labels_given_at_registration_and_given_up_later_are_kept_one_a_row(db: 
 
 
 def test_a_redirect_breaks_no_rule_and_is_no_neighbour_of_itself(db: Database) -> None:
-    ctx = ruling.context(db)
+    ctx = placing.context(db)
     for name, rack in (("a", "r1"), ("b", "r1"), ("c", "r2")):
-        ruling.node(db, ctx, name, {"rack": rack})
+        placing.node(db, ctx, name, {"rack": rack})
     first = created(ctx, {**apart("db", within="rack"), "placement": {"labels": {"rack": "r1"}}})
     leased = operations.lease(db, first.operation_id, "worker", 60)
     assert leased is not None
@@ -271,7 +254,7 @@ def test_b26_of_two_moves_of_one_group_to_one_node_one_wins(
     maria: Database, mariadb_ledger_url: str, within: str | None
 ) -> None:
     ctx, _ = fleet_of_two(maria)
-    third = ruling.node(maria, ctx, "c", {"rack": "r3"})
+    third = placing.node(maria, ctx, "c", {"rack": "r3"})
     for round_ in range(10):
         body = apart(f"db-{round_}", within=within)
         made = [created(ctx, {**body, "placement": {"node": name}}) for name in ("a", "b")]
@@ -305,7 +288,7 @@ def moving(asks: list[Ask]) -> Callable[[Context, int], AdmissionOutcome]:
 def test_two_moves_that_nobody_judges_again_both_win(maria: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     ruling.naively(monkeypatch)
     ctx, _ = fleet_of_two(maria)
-    third = ruling.node(maria, ctx, "c")
+    third = placing.node(maria, ctx, "c")
     # Pinned: one that is on the destination already does not move there.
     made = [created(ctx, {**apart("db"), "placement": {"node": name}}) for name in ("a", "b")]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from fleet.ledger.database import Database
-from tests.ledger import fleet_of, ruling
+from tests.ledger import fleet_of, placing, ruling
 from tests.ledger.ruling import Racers, apart, codes, places
 
 pytestmark = pytest.mark.slow
@@ -22,9 +22,9 @@ NAMES = ("a", "b", "c", "d")
 @pytest.fixture
 def racers(maria: Database, mariadb_ledger_url: str) -> Iterator[Racers]:
     """Eight processes on four nodes, two in each rack."""
-    ctx = ruling.context(maria)
+    ctx = placing.context(maria)
     for at, name in enumerate(NAMES):
-        ruling.node(maria, ctx, name, {"rack": f"r{at // 2}"})
+        placing.node(maria, ctx, name, {"rack": f"r{at // 2}"})
     with ruling.racing(mariadb_ledger_url, 8) as running:
         yield running
 

@@ -7,14 +7,15 @@ from fleet.model.request import parse_placement_request
 from fleet.placement.pipeline import decide
 from fleet.placement.snapshot import Snapshot
 from fleet.services.saved_snapshot import with_instances
-from tests.ledger import fleet_of, ruling
-from tests.ledger.ruling import apart, create, created, refused
+from tests.ledger import fleet_of, placing
+from tests.ledger.placing import create, created, refused
+from tests.ledger.ruling import apart
 
 
 def test_a_saved_snapshot_decides_by_rules_as_the_service_does(db: Database) -> None:
-    ctx = ruling.context(db)
+    ctx = placing.context(db)
     for name in ("a", "b"):
-        ruling.node(db, ctx, name, {"rack": name})
+        placing.node(db, ctx, name, {"rack": name})
     first = created(ctx, apart("db"))
     request = parse_placement_request({"cpus": 1, "memory_mb": 64, **apart("db"), "namespace": fleet_of.NAMESPACE})
 
@@ -27,8 +28,8 @@ def test_a_saved_snapshot_decides_by_rules_as_the_service_does(db: Database) -> 
 
 
 def test_an_instance_is_saved_as_its_charge_says(db: Database) -> None:
-    ctx = ruling.context(db)
-    ruling.node(db, ctx, "a", {})
+    ctx = placing.context(db)
+    placing.node(db, ctx, "a", {})
     made = created(ctx, apart("db"))
 
     (saved,) = with_instances(db, ctx.snapshots.peek()).to_json()["instances"]
@@ -39,8 +40,8 @@ def test_an_instance_is_saved_as_its_charge_says(db: Database) -> None:
 
 
 def test_what_is_placed_again_starts_from_the_instance_that_is_saved(db: Database) -> None:
-    ctx = ruling.context(db)
-    ruling.node(db, ctx, "a", {})
+    ctx = placing.context(db)
+    placing.node(db, ctx, "a", {})
     made = created(ctx, {"sleep_after_idle_seconds": 60})
     fleet_of.execute(db, "UPDATE charges SET grown_memory_mb = 32, settled_at = placed_at, grown_at = placed_at")
     body = {"cpus": 1, "memory_mb": 64, "namespace": fleet_of.NAMESPACE, "reason": "resize", "instance": made.uuid}

@@ -3,73 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from fleet import bootstrap
 from fleet.config import load_settings
-from fleet.ledger import cluster_config, events, namespaces, operations
+from fleet.ledger import events
 from fleet.ledger.database import Database
 from fleet.ledger.events import Filter
-from fleet.model.request import InstanceRequest
 from fleet.services import decisions, timeline
 from fleet.services.context import Context
-from fleet.services.create import Created, create_instance
 from fleet.services.place import Refusal
-from fleet.services.redirect import redirect
 from fleet.services.timeline import TimelineEvent
 from tests.ledger import fleet_of
 from tests.ledger.fleet_of import ask
+from tests.ledger.placing import context, create, created, node, overtaken, redirected
 
 WAIVED = "no candidate admitted and some refused on demand alone, waiving demand guard"
 DENIED = "instance placement denied"
 GUARD = "schedule candidate refused by capacity guard"
-
-
-def context(db: Database, **config: str) -> Context:
-    plain = {"cpu_overcommit_ratio": "1.0", "ram_overcommit_ratio": "1.0", "disk_overcommit_ratio": "1.0"}
-    for key, value in {**plain, **config}.items():
-        cluster_config.store(db, key.upper(), value)
-    namespaces.ensure(db, fleet_of.NAMESPACE)
-    return bootstrap.with_parts(load_settings(None, {}), db, lambda _wake: None, {})
-
-
-def node(db: Database, ctx: Context, name: str, **figures: Any) -> int:
-    room = {"cpu_max_per_instance": 1000, "memory_mb": 2**18, "disk_gb": 1000}
-    return fleet_of.node(db, name, config=ctx.configuration(), **{**room, **figures})
-
-
-def create(ctx: Context, **body: Any) -> Created | Refusal:
-    return create_instance(
-        ctx, fleet_of.NAMESPACE, InstanceRequest.model_validate({"cpus": 1, "memory_mb": 64, **body})
-    )
-
-
-def created(ctx: Context, **body: Any) -> Created:
-    outcome = create(ctx, **body)
-    assert isinstance(outcome, Created), outcome
-    return outcome
-
-
-def redirected(db: Database, ctx: Context, made: Created) -> str | None:
-    """Its worker finds the node unfit, and gives the operation back."""
-    leased = operations.lease(db, made.operation_id, "worker", 60)
-    assert leased is not None
-    return redirect(ctx, leased, "unfit")
-
-
-def overtaken(ctx: Context, do: Callable[[], object]) -> Context:
-    """The same process, overtaken once between its decision and its first try."""
-    todo = [do]
-
-    def fault(point: str) -> None:
-        if point == "place_after_decide" and todo:
-            todo.pop()()
-
-    return replace(ctx, fault=fault)
 
 
 def whole(ctx: Context, uuid: str, **more: Any) -> list[TimelineEvent]:

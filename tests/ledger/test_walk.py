@@ -4,58 +4,24 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from fleet import bootstrap
-from fleet.config import load_settings
-from fleet.ledger import cluster_config, events, namespaces, operations
+from fleet.ledger import cluster_config, events, operations
 from fleet.ledger.database import Database, Sql
 from fleet.ledger.samples import set_scheduling
-from fleet.model.request import InstanceRequest
-from fleet.services.context import Context
-from fleet.services.create import Created, create_instance
+from fleet.services.create import Created
 from fleet.services.place import Refusal
 from fleet.services.redirect import redirect
 from tests.ledger import fleet_of
 from tests.ledger.fleet_of import ask
+from tests.ledger.placing import context, create, created, node, overtaken, refused, walk_of
 
 WAIVED = "no candidate admitted and some refused on demand alone, waiving demand guard"
 GIB = 1024
 MADE_WITH = Sql("UPDATE instances SET request = :request WHERE uuid = :uuid")
-
-
-def context(db: Database, **config: str) -> Context:
-    """A process on this ledger whose ratios are 1 unless `config` says otherwise."""
-    plain = {"cpu_overcommit_ratio": "1.0", "ram_overcommit_ratio": "1.0", "disk_overcommit_ratio": "1.0"}
-    for key, value in {**plain, **config}.items():
-        cluster_config.store(db, key.upper(), value)
-    namespaces.ensure(db, fleet_of.NAMESPACE)
-    return bootstrap.with_parts(load_settings(None, {}), db, lambda _wake: None, {})
-
-
-def node(db: Database, ctx: Context, name: str, **figures: Any) -> int:
-    room = {"cpu_max_per_instance": 1000, "cpu_load_1": 0.0, "memory_mb": 256 * GIB, "disk_gb": 1000}
-    return fleet_of.node(db, name, config=ctx.configuration(), **{**room, **figures})
-
-
-def create(ctx: Context, *, cpus: int = 1, memory_mb: int = 64) -> Created | Refusal:
-    return create_instance(ctx, fleet_of.NAMESPACE, InstanceRequest(cpus=cpus, memory_mb=memory_mb))
-
-
-def created(ctx: Context, **size: int) -> Created:
-    outcome = create(ctx, **size)
-    assert isinstance(outcome, Created), outcome
-    return outcome
-
-
-def refused(outcome: Created | Refusal) -> Refusal:
-    assert isinstance(outcome, Refusal), outcome
-    return outcome
 
 
 @pytest.mark.parametrize(
@@ -75,29 +41,12 @@ def test_what_nobody_measured_yet_is_called_unknown_and_not_full(
     assert outcome.counts == {stage: {reason: 1}}
 
 
-def after_deciding(ctx: Context, do: Callable[[], object]) -> Context:
-    """The same process, overtaken once between its decision and its first try."""
-    todo = [do]
-
-    def fault(point: str) -> None:
-        if point == "place_after_decide" and todo:
-            todo.pop()()
-
-    return replace(ctx, fault=fault)
-
-
-def walk_of(db: Database, decision_id: str) -> list[dict[str, Any]]:
-    (row,) = fleet_of.rows(db, "SELECT walk FROM decisions WHERE id = :id", id=decision_id)
-    found: list[dict[str, Any]] = json.loads(row["walk"])
-    return found
-
-
 def test_b41_a_node_that_the_guard_refuses_is_passed_over_and_the_refusal_is_kept(db: Database) -> None:
     ctx = context(db)
     full = node(db, ctx, "x", cpus=4)
     other = node(db, ctx, "y", cpus=4, cpu_load_1=2.0)
-    overtaken = after_deciding(ctx, lambda: fleet_of.admitted(db, ask(full, cpus=4)))
-    outcome = created(overtaken, cpus=2)
+    late = overtaken(ctx, lambda: fleet_of.admitted(db, ask(full, cpus=4)))
+    outcome = created(late, cpus=2)
 
     assert outcome.node == "y"
     assert fleet_of.charged_to(db)[outcome.uuid] == other
@@ -112,7 +61,7 @@ def test_a_cordon_after_the_ranking_is_seen_by_the_claim(db: Database) -> None:
     node(db, ctx, "x", cpus=4)
     node(db, ctx, "y", cpus=4, cpu_load_1=2.0)
 
-    assert created(after_deciding(ctx, lambda: set_scheduling(db, "x", "cordoned"))).node == "y"
+    assert created(overtaken(ctx, lambda: set_scheduling(db, "x", "cordoned"))).node == "y"
 
 
 def test_out_of_capacity_is_said_when_every_candidate_was_filled_meanwhile(db: Database) -> None:
@@ -123,7 +72,7 @@ def test_out_of_capacity_is_said_when_every_candidate_was_filled_meanwhile(db: D
         for node_id in ids:
             fleet_of.admitted(db, ask(node_id, cpus=4))
 
-    outcome = refused(create(after_deciding(ctx, fill)))
+    outcome = refused(create(overtaken(ctx, fill)))
     assert (outcome.code, outcome.transient) == ("out_of_capacity", True)
     fleet_of.assert_exact(db)
 
@@ -200,7 +149,7 @@ def test_a_node_refused_on_demand_by_the_guard_alone_is_tried_again_waived(db: D
     ctx = context(db)
     node_id = node(db, ctx, "n", cpus=8)
     late = "UPDATE scheduler_node_capacity SET expected_demand = 100 WHERE node_id = :node_id"
-    outcome = created(after_deciding(ctx, lambda: fleet_of.execute(db, late, node_id=node_id)))
+    outcome = created(overtaken(ctx, lambda: fleet_of.execute(db, late, node_id=node_id)))
 
     assert walk_of(db, outcome.decision_id)[0]["outcome"] == "refused"
     assert len(fleet_of.events_of(db, WAIVED)) == 1

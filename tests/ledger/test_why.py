@@ -11,7 +11,7 @@ from fleet.services.context import Context
 from fleet.services.why import Why, why
 from tests.ledger import fleet_of
 from tests.ledger.fleet_of import ask
-from tests.ledger.test_timeline import context, created, node, overtaken, redirected
+from tests.ledger.placing import context, created, node, overtaken, redirected
 
 WEB = {"affinity": {"prefer_with_tag": ["role=web"]}}
 NOTHING = "Nothing was asked: it has no affinity, so no node was scored, and there is nothing to diagnose."
@@ -42,7 +42,7 @@ def test_a_redirect_is_the_pass_that_counts_and_says_what_was_left(db: Database)
     ctx = context(db)
     for name in ("a", "b"):
         node(db, ctx, name, cpus=4)
-    made = created(ctx, **WEB)
+    made = created(ctx, WEB)
     second = redirected(db, ctx, made)
     found = answered(db, ctx, made.uuid)
 
@@ -82,7 +82,7 @@ def test_without_the_snapshot_there_are_counts(db: Database) -> None:
     ctx = context(db)
     node(db, ctx, "a", cpus=4)
     node(db, ctx, "b", cpus=4, memory_mb=32)
-    made = created(ctx, **WEB)
+    made = created(ctx, WEB)
     fleet_of.execute(db, "DELETE FROM decision_bases")
     found = answered(db, ctx, made.uuid, "b")
 
@@ -112,7 +112,7 @@ def test_a_decision_made_otherwise_by_this_version_is_counts_too(db: Database) -
 def test_without_the_decision_what_is_known_is_said_and_no_more(db: Database) -> None:
     ctx = context(db)
     node(db, ctx, "a", cpus=4)
-    plain, liking = created(ctx), created(ctx, **WEB)
+    plain, liking = created(ctx), created(ctx, WEB)
     hard = created(ctx, affinity={"require_without_tag": ["noisy"]})
     fleet_of.execute(db, "DELETE FROM decisions")
 
@@ -164,7 +164,7 @@ def test_a_placing_that_came_later_is_named_and_not_mixed_in(db: Database) -> No
     ctx = context(db)
     node(db, ctx, "a", cpus=4)
     node(db, ctx, "b", cpus=4)
-    made = created(ctx, **WEB)
+    made = created(ctx, WEB)
     fleet_of.execute(
         db,
         "INSERT INTO events (object_type, object_id, at, level, message, payload) "
