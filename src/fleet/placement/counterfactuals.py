@@ -13,7 +13,7 @@ changes are decided again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any, Final
 
@@ -21,12 +21,12 @@ import numpy as np
 
 from fleet.model.decision import Decision
 from fleet.model.node import NodeRecord
-from fleet.model.request import PlacementRequest
+from fleet.model.request import PlacementRequest, Reason
 from fleet.placement import explanation, what_if
 from fleet.placement.columns import Mask
 from fleet.placement.frame import Frame
 from fleet.placement.pipeline import decide_on
-from fleet.placement.relaxations import By, Case, Edit, Kind, Relaxation, Verdicts
+from fleet.placement.relaxations import By, Case, Edit, Kind, Relaxation, Verdicts, change_of
 from fleet.placement.remedial import operations, waiting
 from fleet.placement.snapshot import Snapshot
 from fleet.placement.wishes import wishes
@@ -108,7 +108,10 @@ class _Search:
                 found = self._proven(self._candidates(verdicts, _pairs(relaxations)), verdicts)
             if self._refusal.transient:
                 found += self._wait(verdicts)
-        return (*found, *self._new_node())
+        request = self._case.request
+        if request.placement.node is None and request.destinations is None:
+            return (*found, *self._new_node(request))
+        return tuple(found or self._new_node_for_any(request))
 
     def _candidates(self, verdicts: Verdicts, groups: Sequence[tuple[Relaxation, ...]]) -> list[_Candidate]:
         found = []
@@ -138,7 +141,7 @@ class _Search:
             kinds = tuple(sorted(one.kind for one in candidate.relaxations))
             if shown.get(kinds, 0) >= KIND_MAX:
                 continue
-            remedy = self._prove(candidate)
+            remedy = self._prove(candidate, found)
             if remedy is not None:
                 found.append(remedy)
                 shown[kinds] = shown.get(kinds, 0) + 1
@@ -146,8 +149,11 @@ class _Search:
                 break
         return found
 
-    def _prove(self, candidate: _Candidate) -> Remedy | None:
-        edit = self._edited(candidate)
+    def _prove(self, candidate: _Candidate, smaller: Sequence[Remedy] = ()) -> Remedy | None:
+        """Return the remedy, unless of two changes one of the `smaller` remedies does with a part."""
+        edit, is_pair = self._edited(candidate), len(candidate.relaxations) > 1
+        if is_pair and any(all(_holds(edit.change, part) for part in one.change) for one in smaller):
+            return None
         decision = self._decide(edit.case)
         if decision is None or decision.refused:
             return None
@@ -192,10 +198,32 @@ class _Search:
         remedy = self._prove(candidate)
         return [] if remedy is None else [remedy]
 
-    def _new_node(self) -> list[Remedy]:
-        request, frame = self._case.request, self._case.frame
-        if request.placement.node is not None or request.destinations is not None:
+    def _new_node_for_any(self, request: PlacementRequest) -> list[Remedy]:
+        """Return what is left where nodes are named and nothing helps on them: any node may do, and a new one would.
+
+        Of a move to a named node nobody here knows what the instance asks of others.
+        """
+        pin, destinations = request.placement.node, request.destinations
+        if pin is not None and request.reason is not Reason.CREATE:
             return []
+        anywhere = request.placement.model_copy(update={"node": None})
+        larger = self._new_node(request.model_copy(update={"placement": anywhere, "destinations": None}))
+        changes = [change_of("placement.node", pin, None)] if pin is not None else []
+        changes += [change_of("destinations", destinations, None)] if destinations is not None else []
+        words = [f"drop the pin to {pin}"] if pin is not None else []
+        words += ["allow any destination"] if destinations is not None else []
+        said = " and ".join(words)
+        return [
+            replace(
+                one,
+                change=(*changes, *one.change),
+                text=f"{said[0].upper()}{said[1:]} and {one.text[0].lower()}{one.text[1:]}",
+            )
+            for one in larger
+        ]
+
+    def _new_node(self, request: PlacementRequest) -> list[Remedy]:
+        frame = self._case.frame
         record = what_if.fresh_node(request, frame)
         if not what_if.can_be_registered(record):
             return []
@@ -239,6 +267,17 @@ def _pairs(relaxations: Sequence[Relaxation]) -> list[tuple[Relaxation, ...]]:
         if kinds[one.kind] <= KIND_MAX or one.kind is Kind.AMOUNT:
             tried.append(one)
     return [pair for pair in combinations(tried[:PAIRED_MAX], 2) if not pair[0].stages & pair[1].stages]
+
+
+def _holds(change: Sequence[Mapping[str, Any]], part: Mapping[str, Any]) -> bool:
+    """Return whether changes make one of another remedy as well: the same, or it drops a rule that they drop with more.
+
+    Rules are known by their paths: `placement_rules[0].all_of[1]` goes when `placement_rules[0]` does.
+    """
+    path = str(part.get("field", ""))
+    dropped = (str(one.get("field", "")) for one in change)
+    within = path.startswith("placement_rules") and any(path.startswith((f"{one}.", f"{one}[")) for one in dropped)
+    return within or any(one == part for one in change)
 
 
 def _node_sentence(shape: Mapping[str, Any]) -> str:

@@ -178,6 +178,39 @@ def test_two_changes_may_be_the_callers_and_the_operators() -> None:
     ]
 
 
+def test_of_two_changes_neither_gives_up_more_than_it_must() -> None:
+    nodes = [a_node(name="n1", labels={"disk": "nvme"}), a_node(name="n2", labels={"rack": "a"})]
+    asked = {**selector(disk="nvme", rack="a"), "destinations": []}
+    rule = {"resource": "metal_server", "operator": "has", "tags": {"disk": "nvme"}}
+    other = {"resource": "metal_server", "operator": "has", "tags": {"tier": "gold"}}
+
+    assert [text for text in told(*nodes, **asked) if text.startswith("Drop")] == [
+        "Drop the label disk=nvme and allow any destination: then n2 fits.",
+        "Drop the label rack=a and allow any destination: then n1 fits.",
+    ]
+    assert told(nodes[0], placement_rules=[{"all_of": [rule, other]}], destinations=[])[0] == (
+        "Allow any destination and drop placement_rules[0].all_of[1] (metal_server has tier=gold): then n1 fits."
+    )
+    assert len(told(nodes[0], placement_rules=[{"all_of": [rule, other]}], destinations=[])) == 2
+
+
+@pytest.mark.parametrize(
+    ("request_of_it", "change", "begins"),
+    [
+        ({"placement": {"node": "n9"}}, "placement.node", "Drop the pin to n9 and register a node with room for"),
+        ({"destinations": ["n9"]}, "destinations", "Allow any destination and register a node with room for"),
+    ],
+)
+def test_where_no_node_helps_that_may_be_named_any_may_and_a_new_one_does(
+    request_of_it: dict[str, Any], change: str, begins: str
+) -> None:
+    for nodes in ([], [a_node(cpu_total_instance_vcpus=None, memory_available=None)]):
+        (found,) = remedies(request_of(**request_of_it), snapshot_of(*nodes), 0)
+
+        assert [one.get("field", one.get("action")) for one in found.change] == [change, "register"]
+        assert found.text.startswith(begins)
+
+
 def test_nothing_but_time_helps_a_node_that_is_only_busy() -> None:
     assert told(a_node(queue_waiting=21)) == ["Wait until n1 has at most 20 waiting jobs: then n1 fits."]
 
