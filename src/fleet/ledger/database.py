@@ -121,6 +121,7 @@ class Sql:
     def __init__(self, template: str, **only: str) -> None:
         """Keep the template; `only` gives parts that differ: `Sql("… {wait}", mysql_wait="FOR UPDATE")`."""
         self._texts = {name: _render(template, name, only) for name in _NOW}
+        self._binds = frozenset(_BIND.findall(" ".join((template, *only.values()))))
 
     def text(self, dialect: str) -> str:
         """Return the statement in the dialect's own spelling."""
@@ -129,16 +130,22 @@ class Sql:
     def run(self, conn: Connection, params: Mapping[str, Any] | None = None, **binds: Any) -> CursorResult[Any]:
         """Execute on `conn`, past SQLAlchemy's compiler: the hot path pays for the statement only."""
         dialect = conn.dialect.name
-        return conn.exec_driver_sql(
-            self._texts["mysql" if dialect == "mariadb" else dialect], {**(params or {}), **binds}
-        )
+        text = self._texts["mysql" if dialect == "mariadb" else dialect]
+        return conn.exec_driver_sql(text, self._given(params, binds))
 
     def into(self, target: Connection | Batch, params: Mapping[str, Any] | None = None, **binds: Any) -> None:
         """Execute without looking at the answer: at once on a connection, together with others in a batch."""
         if isinstance(target, Batch):
-            target.add(self, {**(params or {}), **binds})
+            target.add(self, self._given(params, binds))
         else:
             self.run(target, params, **binds)
+
+    def _given(self, params: Mapping[str, Any] | None, binds: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the values of what the statement names, and no others: the driver writes out all that it is given."""
+        given = {**(params or {}), **binds}
+        if len(given) <= len(self._binds):
+            return given
+        return {name: value for name, value in given.items() if name in self._binds}
 
 
 LISTED_MAX = 64

@@ -36,20 +36,25 @@ STORED_NODES_MAX: Final = 200
 """Of the ranked nodes, and of the dropped ones for each reason, this many are stored or shown."""
 
 _SAMPLE_AT = LEDGER_AT["sample_at_us"]
-_NARROW: Final = ("i1", "i2", "i4")
+_ENDS: Final = {kind: (int(np.iinfo(kind).min), int(np.iinfo(kind).max)) for kind in ("i1", "i2", "i4")}
 
 
 def pack(values: Ints) -> tuple[str, bytes]:
     """Return whole numbers in the narrowest type that holds them. Its two ends stand for unknown and unlimited."""
-    unknown, unlimited = values == UNKNOWN, values == UNLIMITED
-    plain = values[~(unknown | unlimited)]
-    low, high = (int(plain.min()), int(plain.max())) if len(plain) else (0, 0)
-    for kind in _NARROW:
-        ends = np.iinfo(kind)
-        if ends.min < low and high < ends.max:
-            narrow = np.where(unknown, ends.min, np.where(unlimited, ends.max, values))
-            return kind, narrow.astype(f"<{kind}").tobytes()
-    return "i8", values.astype("<i8").tobytes()
+    kind = _narrowest(values)
+    if kind is None:
+        unknown, unlimited = values == UNKNOWN, values == UNLIMITED
+        kind = _narrowest(values[~(unknown | unlimited)])
+        if kind is not None:
+            low, high = _ENDS[kind]
+            values = np.where(unknown, low, np.where(unlimited, high, values))
+    return kind or "i8", values.astype(f"<{kind or 'i8'}").tobytes()
+
+
+def _narrowest(values: Ints) -> str | None:
+    """Return the first type that holds all values between its two ends; None: none does."""
+    low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+    return next((kind for kind, (least, most) in _ENDS.items() if least < low and high < most), None)
 
 
 def unpack(kind: str, data: bytes) -> Ints:
@@ -57,8 +62,8 @@ def unpack(kind: str, data: bytes) -> Ints:
     values = np.frombuffer(data, dtype=f"<{kind}").astype(np.int64)
     if kind == "i8":
         return values
-    ends = np.iinfo(kind)
-    found = np.where(values == ends.min, UNKNOWN, np.where(values == ends.max, UNLIMITED, values))
+    low, high = _ENDS[kind]
+    found = np.where(values == low, UNKNOWN, np.where(values == high, UNLIMITED, values))
     return found.astype(np.int64)
 
 
@@ -168,9 +173,8 @@ def _differences(writer: Writer, rows: NDArray[np.intp], now: Ints, then: Ints |
     steps = np.diff(rows, prepend=0).astype(np.int64)
     described: dict[str, Any] = {"rows": writer.column(steps), "columns": []}
     values = now[:, rows] if then is None else now[:, rows] - then[:, rows]
-    for at in range(len(values)):
-        if then is None or values[at].any():
-            described["columns"].append([at, *writer.column(values[at])])
+    for at in range(len(values)) if then is None else np.flatnonzero(values.any(axis=1)).tolist():
+        described["columns"].append([at, *writer.column(values[at])])
     return described
 
 
