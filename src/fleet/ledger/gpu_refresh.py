@@ -121,6 +121,7 @@ def refresh(conn: Connection, node: Node, report: Report) -> tuple[str, ...]:
         return ()
     held = {one.uuid: one for one in gpus.of_node(conn, node.node_id).units}
     wanted, problems = _usable(node, report)
+    problems += _cut_beneath_slices(node, report, wanted, held)
     if problems and report.strict:
         errors = [{"field": "gpus", "message": text} for text in problems]
         raise InvalidRequest(f"gpus: {'; '.join(problems)}", errors=errors)
@@ -166,6 +167,26 @@ def _usable(node: Node, report: Report) -> tuple[dict[str, HeldUnit], list[str]]
         elif one.uuid not in wanted:
             wanted[one.uuid] = HeldUnit(reported=replace(one, profile=one.profile.lower()), position=position)
     return wanted, problems
+
+
+def _cut_beneath_slices(
+    node: Node, report: Report, wanted: dict[str, HeldUnit], held: Mapping[str, HeldUnit]
+) -> list[str]:
+    """Mark each card as cut that a slice is cut from, whatever is said of it; return for which that was not said.
+
+    Nobody gets a card whole beside its slices. A list that was left out stays what is known.
+    """
+    cards = wanted if report.cards is not None else {**held, **wanted}
+    slices = wanted if report.slices is not None else held
+    cut: dict[str, str] = {}
+    for uuid, one in sorted(slices.items()):
+        card = cards.get(one.reported.parent_gpu_uuid) if one.reported.unit is Unit.SLICE and not one.missing else None
+        if card is None or card.missing or card.reported.unit is not Unit.CARD or card.reported.mig_mode:
+            continue
+        cut.setdefault(card.reported.uuid, uuid)
+    for uuid in cut:
+        wanted[uuid] = replace(cards[uuid], reported=replace(cards[uuid].reported, mig_mode=True), bound_to=None)
+    return [f"{uuid!r} of {node.name!r} must be in MIG mode: {one!r} is a slice of it" for uuid, one in cut.items()]
 
 
 def _take_over(conn: Connection, node: Node, new: Sequence[str], by: str) -> dict[str, str]:
