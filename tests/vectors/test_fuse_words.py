@@ -79,6 +79,12 @@ def test_fuse_v24_a_card_that_is_known_and_cannot_be_cut_serves_no_instance() ->
     assert not mig_kind_matches("a100", "a100", A100, False, "")
 
 
+def test_an_instance_whose_card_is_known_to_be_another_is_not_of_the_kind_that_it_says() -> None:
+    assert mig_kind_matches("a100", "a100", A100, True, "h100")
+    assert mig_kind_matches("a100", "a100", "", True, "h100")
+    assert not mig_kind_matches("h100", "h100", A100, True, "h100")
+
+
 def test_fuse_v31_a_node_without_an_architecture_is_amd64() -> None:
     assert (effective_arch(""), effective_arch("arm64")) == ("amd64", "arm64")
     assert request().arch == ""

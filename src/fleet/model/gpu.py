@@ -125,13 +125,14 @@ def mig_kind_matches(
     """Return whether one MIG instance is of the asked kind.
 
     Its own kind decides where it has one (a part of it, any letter case); else its card, by the rule for cards; else,
-    when the card is not in the inventory (None), the node's kind or none. A card that is known and cannot be cut
-    serves nothing, whatever the instance says.
+    when the card is not in the inventory (None), the node's kind or none. A card that is known and cannot be cut, or
+    whose model is another, serves nothing, whatever the instance says.
     """
     if card_mig_capable is False:
         return False
     if asked and own_kind:
-        return asked.lower() in own_kind.lower()
+        is_other_card = bool(card_model) and not device_kind_matches(asked, card_model or "", node_kind)
+        return asked.lower() in own_kind.lower() and not is_other_card
     return device_kind_matches(asked, card_model or "", node_kind)
 
 
