@@ -107,6 +107,28 @@ def test_state_survives_a_stop_and_a_start(running: tuple[subprocess.Popen[str],
     assert (found["name"], found["node"]) == ("kept", made["node"])
 
 
+def test_what_a_run_prints_works_when_it_is_typed_from_anywhere(
+    running: tuple[subprocess.Popen[str], int, Path], tmp_path: Path
+) -> None:
+    _, _, state = running
+    printed = [line.strip() for line in state.with_suffix(".out").read_text().splitlines()]
+    commands = [line for line in printed if line.startswith(("fleet ", ". "))]
+    away = tmp_path / "elsewhere"
+    away.mkdir()
+    clean = {"HOME": str(tmp_path), "PATH": os.defpath, "LC_ALL": "C.UTF-8"}
+
+    typed = subprocess.run(
+        ["sh", "-ec", "\n".join(commands)], cwd=away, env=clean, capture_output=True, text=True, timeout=90, check=False
+    )
+
+    assert len(commands) == 5
+    assert (typed.returncode, typed.stderr) == (0, ""), typed
+    assert "sim-11" in typed.stdout
+    assert "running" in typed.stdout
+    assert "node registered" in typed.stdout
+    assert (state / "admin.key").read_text().strip() not in (state / "env.sh").read_text()
+
+
 def test_nothing_is_left_running_when_it_is_killed_outright(
     running: tuple[subprocess.Popen[str], int, Path],
 ) -> None:

@@ -46,6 +46,7 @@ OK: Final = 200
 STATE_NAMES: Final = (
     "admin.key",
     "config",
+    "env.sh",
     "fleet.db",
     "fleet.db-shm",
     "fleet.db.migrating",

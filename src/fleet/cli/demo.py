@@ -167,7 +167,8 @@ def _explain_refusal(caller: Caller, burst: Burst, console: Console) -> bool:
     console.print(f"\n[bold]One refusal[/]: HTTP 507 {refusal['code']}")
     tell(console, f"  {refusal['detail']}", "yellow")
     decision = caller.must("POST", "/placements/explain", ask)
-    tell(console, f"  The same asked again, now that all is quiet: {decision['summary']}")
+    again = "the same" if decision["summary"] == refusal["detail"] else decision["summary"]
+    tell(console, f"  Asked again, now that all is quiet: {again}")
     show_figures(decision, console)
     tell(console, "  What would help:")
     for line in remedy_lines(decision):

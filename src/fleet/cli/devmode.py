@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Final, NoReturn
 
 import typer
@@ -18,16 +19,16 @@ from fleet.cli.control_plane import ControlPlane, Plan, default_state, free_port
 from fleet.cli.demo import SIMULATED, run_demo
 from fleet.cli.output import tell
 from fleet.cli.processes import StartFailed
-from fleet.cli.session import NEAR_KEY, URL_DEFAULT
 
 PORT: Final = 13000
 PORT_MAX: Final = 65535
 WATCH_SECONDS: Final = 0.5
 INTERRUPTED: Final = 130
 COMMANDS_TO_TRY: Final = (
-    "node list",
-    "instance create hello --cpus 2 --memory 4096 --disk 20 --wait",
-    "explain --cpus 60 --memory 4096",
+    "fleet node list",
+    "fleet instance create hello --cpus 2 --memory 4096 --disk 20 --wait",
+    "fleet explain --cpus 60 --memory 4096",
+    "fleet ctl audit",
 )
 
 app = typer.Typer(
@@ -106,18 +107,23 @@ def _plan(folder: Path, port: int, database_url: str, redis_url: str, *, reset: 
 
 
 def _welcome(plane: ControlPlane) -> None:
-    fleet = Path(sys.executable).with_name("fleet")
-    key = plane.state / "admin.key"
-    # The command line finds the usual address and the usual key by itself.
-    usual = plane.url == URL_DEFAULT and key == NEAR_KEY.resolve()
-    where = "" if usual else f" --url {plane.url} --key-file {_short(key)}"
-    console.print(f"\nThe web page:  [bold]{plane.url}/[/]   (the admin's key is in {_short(key)})")
-    console.print("Three commands to try, in another terminal:")
-    for words in COMMANDS_TO_TRY:
-        console.print(f"  {_short(fleet)}{where} {words}", soft_wrap=True)
-    config = _short(plane.state / "config")
-    console.print(f"On the database itself: {_short(fleet)} ctl --config {config} audit", soft_wrap=True)
+    variables = plane.state / "env.sh"
+    variables.write_text(_variables(plane.url, plane.state))
+    console.print(f"\nThe web page:  [bold]{plane.url}/[/]", soft_wrap=True)
+    tell(console, f"               (namespace system; the admin's key is in {_short(plane.state / 'admin.key')})")
+    console.print("To try, in another terminal:")
+    # Commands are not broken: they are copied.
+    for words in (f". {quote(_short(variables))}", *COMMANDS_TO_TRY):
+        console.print(f"  {words}", soft_wrap=True)
     console.print("Ctrl-C stops everything; what was placed is kept.\n")
+
+
+def _variables(url: str, state: Path) -> str:
+    """Return what a shell reads so that `fleet` is found, and finds this control plane; no secret is in it."""
+    programs = quote(str(Path(sys.executable).parent))
+    named = {"FLEET_URL": url, "FLEET_KEY_FILE": str(state / "admin.key"), "FLEET_CONFIG": str(state / "config")}
+    lines = [f'export PATH={programs}:"$PATH"', *(f"export {name}={quote(value)}" for name, value in named.items())]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _short(path: Path) -> str:

@@ -152,7 +152,7 @@ def show_decision(shell: Shell, decision: Mapping[str, Any]) -> None:
         output.say("\nNot on:")
         output.listing(dropped[:DROPPED_SHOWN], ("node", "stage", "reason", "figures", "also"))
         if len(dropped) > DROPPED_SHOWN:
-            output.say(f"… and {len(dropped) - DROPPED_SHOWN} more nodes; --json has them all")
+            output.say(f"… and {len(dropped) - DROPPED_SHOWN} more; --json has them all")
 
 
 def _simple_lines(decision: Mapping[str, Any]) -> list[str]:

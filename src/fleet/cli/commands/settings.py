@@ -51,7 +51,7 @@ def _hint(path: Path | None) -> str:
         return f"there is no {named}"
     if named is None and not DEFAULT_PATH.exists():
         return (
-            f"there is no {DEFAULT_PATH}; name a file with --config "
-            "(`./dev run` writes one: var/config, or DIR/config with --state DIR)"
+            f"there is no {DEFAULT_PATH}; name a file with --config, or FLEET_CONFIG "
+            "(`. var/env.sh` after `./dev run`, `. DIR/env.sh` after `./dev run --state DIR`)"
         )
     return "`fleet config show` prints every key"
