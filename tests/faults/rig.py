@@ -242,3 +242,12 @@ class Rig:
             process.wait(10)
         self.db.close()
         self.client.close()
+
+
+def assert_made_once(rig: Rig, uuid: str) -> None:
+    instance = rig.instance(uuid)
+    assert instance.state is InstanceState.RUNNING
+    assert rig.homes(uuid) == [instance.node]
+    [(node_id, settled_at)] = rig.charges(uuid)
+    assert (node_id, settled_at is not None) == (instance.node_id, True)
+    assert rig.differences() == []
