@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from sqlalchemy import Connection
 
+from fleet.cli.decide import decide_files
 from fleet.ledger import charges, decisions, instances, moves
 from fleet.ledger.database import Database, Sql
 from fleet.model.lifecycle import InstanceState
@@ -61,11 +64,20 @@ def holds(db: Database, uuid: str) -> dict[str, tuple[int, Amounts]]:
 
 
 def assert_replays(ctx: Context, decision_id: str | None) -> decisions.DecisionRow:
-    """The stored decision comes out the same, bit for bit, from what it saw."""
+    """The stored decision comes out the same, bit for bit, from what it saw, and from the files for `fleet decide`."""
     assert decision_id is not None
     row = decisions.get(ctx.database, decision_id)
     assert row is not None
-    assert encode_decision(replays.replay(ctx.database, row)) == row.record
+    replayed = replays.replay(ctx.database, row)
+    assert encode_decision(replayed) == row.record
+    inputs = replays.saved_inputs(ctx.database, row)
+    with TemporaryDirectory() as folder:
+        files = {name: Path(folder) / f"{name}.json" for name in ("snapshot", "request")}
+        for name, file in files.items():
+            file.write_text(json.dumps(inputs[name]))
+        answer, _ = decide_files(str(files["snapshot"]), str(files["request"]), inputs["seed"])
+    answer.pop("remedies", None)
+    assert answer == replayed.as_dict()
     return row
 
 
