@@ -94,6 +94,12 @@ NODE_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "mig_profiles": (*MAPS, None, {"half": 1}, {"1g.10gb": 0}, {"1g.10gb": "1"}, {"1g.10gb": True}, {"": 1}),
     "bogus": (1,),
 }
+LABEL_CHANGES: tuple[Any, ...] = (
+    *NODE_FIELDS["labels"],
+    {"a b": None},
+    {"a": ""},
+    {f"k{at}": "v" for at in range(129)},
+)
 UNITS: Mapping[str, tuple[Any, ...]] = {
     "gpus": (
         *(1, "a", {}, [1], [{}], [{"uuid": ""}], [{"uuid": "a b"}], [{"uuid": LONG}], [{"uuid": "a", "bogus": 1}]),
@@ -124,7 +130,7 @@ BODIES = (
         "grace_seconds": (*INTS, None, 30 * 86_400 + 1), "expires_in_seconds": (*INTS, 0), "bogus": (1,),
     }),
     Body("POST", "/nodes", {"name": "a"}, {"name": NAMES, **NODE_FIELDS}),
-    Body("PUT", "/nodes/{node}", {"region": ""}, NODE_FIELDS),
+    Body("PUT", "/nodes/{node}", {"region": ""}, {**NODE_FIELDS, "label_changes": LABEL_CHANGES}),
     Body("PUT", "/nodes/{node}/metrics", {"metrics": METRICS}, {
         "age_seconds": ("1", True, None, [], -1, 1e300, 10**400),
         "metrics": (1, "a", None, [], {"Bad Name": 1}, {"x": {}}, {"x": LONG}, *FIGURES),
@@ -197,6 +203,21 @@ def test_all_problems_of_a_body_are_told_together(admin: As, places: dict[str, s
     document = assert_problem(send(admin, body, places, wrong), 400, "invalid_request")
 
     assert {top_of(item["field"]) for item in document["errors"]} >= set(wrong)
+
+
+def test_a_nodes_labels_are_changed_in_one_way_at_a_time(admin: As, places: dict[str, str]) -> None:
+    path = f"/nodes/{places['node']}"
+    for labels in ({}, {"a": "b"}):
+        document = assert_problem(
+            admin.put(path, {"labels": labels, "label_changes": {"c": "d"}}), 400, "invalid_request"
+        )
+        assert "label_changes some: give one of them" in document["detail"]
+
+    changed = [
+        admin.put(path, {"label_changes": changes}).json()["labels"]
+        for changes in ({"a": "b", "c": "d"}, {"a": None, "absent": None}, {}, {"c": None})
+    ]
+    assert changed == [{"a": "b", "c": "d"}, {"c": "d"}, {"c": "d"}, {}]
 
 
 @pytest.mark.parametrize("path", ["/instances", "/placements/explain"])

@@ -20,6 +20,8 @@ from fleet.ledger import events, gpu_refresh, gpus, idempotency, node_rows
 from fleet.ledger.database import Database, Sql, decimal_of
 from fleet.ledger.gpus import NodeGpus
 from fleet.ledger.idempotency import Keyed
+from fleet.model.errors import InvalidRequest
+from fleet.model.labels import LABELS_MAX
 from fleet.model.node import NodeState, Scheduling
 from fleet.model.resources import Amounts, Limits
 
@@ -191,11 +193,20 @@ def register(db: Database, node: NodeIn, keyed: Keyed | None = None, *, by: str 
         return db.unit(work)
 
 
-def update(db: Database, name: str, declared: Mapping[str, Any], *, by: str = "") -> NodeView | None:
+def update(
+    db: Database,
+    name: str,
+    declared: Mapping[str, Any],
+    *,
+    label_changes: Mapping[str, str | None] | None = None,
+    by: str = "",
+) -> NodeView | None:
     """Set what is declared of a registered node; None when there is none. `by` is who does it.
 
+    `label_changes` are made to the labels that the node has when it is locked: a value sets one, None takes it away.
+
     Raises:
-        InvalidRequest: GPUs on a node whose hypervisor serves none.
+        InvalidRequest: GPUs on a node whose hypervisor serves none, or more labels than a node may have.
     """
 
     def work(conn: Connection) -> bool:
@@ -203,7 +214,8 @@ def update(db: Database, name: str, declared: Mapping[str, Any], *, by: str = ""
         if row is None or row.state == NodeState.DELETED:
             return False
         before = _declared(conn, name)
-        _set(conn, row.id, declared)
+        changed = {"labels": _relabelled(before["labels"], label_changes)} if label_changes else {}
+        _set(conn, row.id, {**declared, **changed})
         _record_update(conn, name, before, by)
         return True
 
@@ -218,6 +230,15 @@ def _declared(conn: Connection, name: str) -> dict[str, Any]:
     declared["gpu_count"] = counts.pop("").total
     declared["mig_profiles"] = {profile: pool.total for profile, pool in counts.items()}
     return declared
+
+
+def _relabelled(labels: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Return labels with some set and some taken away."""
+    left = {key: value for key, value in {**labels, **changes}.items() if value is not None}
+    if len(left) > LABELS_MAX:
+        text = f"a node has at most {LABELS_MAX} labels; with these changes it would have {len(left)}"
+        raise InvalidRequest(text, errors=[{"field": "label_changes", "message": text}])
+    return left
 
 
 def _record_update(conn: Connection, name: str, before: Mapping[str, Any], by: str) -> None:

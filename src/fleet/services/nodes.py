@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fleet.ledger import nodes, samples
 from fleet.ledger.database import Database
@@ -72,9 +72,7 @@ class NodeFields(BaseModel):
     @field_validator("labels")
     @classmethod
     def _labels_have_the_syntax(cls, value: dict[str, str]) -> dict[str, str]:
-        for key, text in value.items():
-            if not is_label(key) or not is_label(text):
-                raise ValueError(f"label {key[:70]}={text[:70]!r}: keys and values must be {LABEL_SYNTAX}")
+        _check_labels(value)
         return value
 
     @field_validator("mig_profiles")
@@ -106,6 +104,28 @@ class NodeFields(BaseModel):
         return {name: getattr(self, name) for name in self.model_fields_set if name != "name"}
 
 
+class NodeChange(NodeFields):
+    """The body of `PUT /nodes/{name}`.
+
+    Fields left out keep what they had; `labels` and `mig_profiles` that are given replace all of the former ones.
+    `label_changes` leaves the labels alone that it does not name: a value sets one, null takes one away.
+    """
+
+    label_changes: dict[str, str | None] = Field(default_factory=dict, max_length=2 * LABELS_MAX)
+
+    @field_validator("label_changes")
+    @classmethod
+    def _changes_have_the_syntax(cls, value: dict[str, str | None]) -> dict[str, str | None]:
+        _check_labels(value)
+        return value
+
+    @model_validator(mode="after")
+    def _labels_come_in_one_way(self) -> Self:
+        if {"labels", "label_changes"} <= self.model_fields_set:
+            raise ValueError("labels sets all labels and label_changes some: give one of them")
+        return self
+
+
 class NodeBody(NodeFields):
     """The body of `POST /nodes`."""
 
@@ -128,6 +148,17 @@ class SampleBody(InventoryBody):
         if problems:
             raise ValueError("; ".join(problems))
         return value
+
+
+def _check_labels(labels: Mapping[str, str | None]) -> None:
+    """Check that labels have the syntax of labels; a value of None takes one away.
+
+    Raises:
+        ValueError: one has not.
+    """
+    for key, text in labels.items():
+        if not is_label(key) or not (text is None or is_label(text)):
+            raise ValueError(f"label {key[:70]}={(text or '')[:70]!r}: keys and values must be {LABEL_SYNTAX}")
 
 
 def _problem(name: str, figure: Any) -> str | None:
@@ -176,13 +207,15 @@ def get(db: Database, name: str) -> NodeView:
     return found
 
 
-def update(db: Database, name: str, body: NodeFields, caller: Caller) -> NodeView:
+def update(db: Database, name: str, body: NodeChange, caller: Caller) -> NodeView:
     """Set the given fields; a changed `max_instances` holds from the node's next sample on."""
-    if not body.given():
-        known = ", ".join(nodes.DECLARED)
+    declared = body.given()
+    if not declared:
+        known = ", ".join((*nodes.DECLARED, "label_changes"))
         problem = {"field": "body", "message": f"no field to set; known: {known}"}
         raise InvalidRequest("no node fields to update were given", errors=[problem])
-    found = nodes.update(db, name, body.given(), by=caller.by)
+    label_changes = declared.pop("label_changes", None)
+    found = nodes.update(db, name, declared, label_changes=label_changes, by=caller.by)
     if found is None:
         raise NotFound(NO_NODE)
     return found

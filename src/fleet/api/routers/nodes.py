@@ -20,7 +20,7 @@ from fleet.model.gpu_report import Unit
 from fleet.model.node import Scheduling
 from fleet.services import node_tokens, nodes
 from fleet.services.gpus import InventoryBody
-from fleet.services.nodes import NodeBody, NodeFields, SampleBody
+from fleet.services.nodes import NodeBody, NodeChange, SampleBody
 
 router = APIRouter(prefix="/nodes", route_class=StrictRoute, tags=["nodes"])
 
@@ -116,7 +116,7 @@ def show_node(*, services: ServicesDep, caller: AdminDep, name: NamePath) -> Res
 
 
 @router.put("/{name}", responses=documented(403, 404, success=NodeAnswer), response_model=None)
-def update_node(*, services: ServicesDep, caller: AdminDep, name: NamePath, body: NodeFields) -> Response:
+def update_node(*, services: ServicesDep, caller: AdminDep, name: NamePath, body: NodeChange) -> Response:
     """Set the given fields; a changed `max_instances` holds from the node's next sample on."""
     return answer(show(nodes.update(services.database, name, body, caller)))
 

@@ -125,8 +125,8 @@ def update(
     typed = declared.body()
     path = f"/nodes/{segment(name)}"
     if label or unset_label:
-        # The service takes all labels of a node at once; whatever else is declared of it stays as it is there.
-        typed["labels"] = _relabelled(shell.get(path)["labels"], label or [], unset_label or [])
+        # The service merges them: two that change different labels at once both do.
+        typed["label_changes"] = _label_changes(label or [], unset_label or [])
     if not typed:
         raise Misused("nothing is given to change", f"what can be: fleet node update {name} --help")
     _show(shell, shell.call("PUT", path, typed), left_out=MEASURED)
@@ -236,13 +236,13 @@ def _scheduling(ctx: typer.Context, node: dict[str, Any]) -> None:
     shell_of(ctx).output.record({"name": node["name"], "state": node["state"], "scheduling": node["scheduling"]})
 
 
-def _relabelled(labels: dict[str, str], added: list[str], taken: list[str]) -> dict[str, str]:
-    """Return a node's labels with some added or changed, and some taken away."""
+def _label_changes(added: list[str], taken: list[str]) -> dict[str, str | None]:
+    """Return what is to be changed of a node's labels: None takes one away."""
     new = pairs(added, "--label", bare=False)
     both = sorted(new.keys() & set(taken))
     if both:
         raise Misused(f"--label and --unset-label both name {', '.join(both)}")
-    return {key: value for key, value in {**labels, **new}.items() if key not in taken}
+    return {**new, **dict.fromkeys(taken)}
 
 
 def _counts(given: list[str]) -> dict[str, int]:
