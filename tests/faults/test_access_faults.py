@@ -11,8 +11,7 @@ import pytest
 from fleet.ledger import namespaces, node_tokens
 from fleet.ledger.database import Database
 from tests.ledger import fleet_of
-from tests.ledger.injecting import Injector, injector, lost  # noqa: F401  # a fixture
-from tests.ledger.ledgers import maria, mariadb_ledger, mariadb_ledger_url  # noqa: F401  # fixtures
+from tests.ledger.injecting import Injector, lost
 
 KEY = "ci"
 DAY_US = 86_400 * 1_000_000
@@ -68,8 +67,8 @@ def prepare(db: Database, name: str) -> str:
 @pytest.mark.parametrize("after", [False, True], ids=["not-carried-out", "carried-out"])
 @pytest.mark.parametrize("what", ACTS)
 def test_an_act_whose_commit_goes_unanswered_is_done_once_and_told_as_done(
-    maria: Database,  # noqa: F811
-    injector: Injector,  # noqa: F811
+    maria: Database,
+    injector: Injector,
     what: str,
     after: bool,
 ) -> None:

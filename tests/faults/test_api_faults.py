@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -26,7 +24,6 @@ from tests.faults.soak import (
     Api,
     Soak,
     StartApi,
-    apis_of,
     assert_books_are_true,
     assert_only_honest_answers,
     wait_for,
@@ -56,19 +53,6 @@ OPEN_TRANSACTIONS = Sql("""
 LIMIT = Sql("UPDATE scheduler_node_capacity SET limit_memory_mb = :memory_mb")
 HOLD_CLUSTER = Sql("UPDATE cluster_capacity SET updated_at = updated_at WHERE id = 1")
 HOLD_NODES = Sql("SELECT node_id FROM scheduler_node_capacity {for_update}")
-
-
-@pytest.fixture
-def rig(tmp_path: Path, mariadb_url: str, redis_url: str) -> Iterator[Rig]:
-    made = Rig(tmp_path, mariadb_url, redis_url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def start_api(rig: Rig) -> Iterator[StartApi]:
-    with apis_of(rig) as start:
-        yield start
 
 
 def traces(rig: Rig) -> dict[str, object]:

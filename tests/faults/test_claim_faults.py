@@ -23,8 +23,7 @@ from tests.faults.cutting import Cut, Wire
 from tests.ledger import claiming, fleet_of
 from tests.ledger.fleet_of import ask
 from tests.ledger.holding import somebody_waits
-from tests.ledger.injecting import Fault, Injector, error, injector, lost  # noqa: F401  # a fixture
-from tests.ledger.ledgers import maria, mariadb_ledger, mariadb_ledger_url  # noqa: F401  # fixtures
+from tests.ledger.injecting import Fault, Injector, error, lost
 from tests.servers import MariaDBServer, wait_until
 
 RETRIED = (1020, 1213, 1205)
@@ -119,7 +118,7 @@ MANY = 40
 
 
 @pytest.fixture
-def node_id(maria: Database) -> int:  # noqa: F811
+def node_id(maria: Database) -> int:
     ENDED.clear()
     return fleet_of.node(maria, cpus=100_000)
 
@@ -174,9 +173,9 @@ def no_table(connection: Connection, proceed: Callable[[], Any]) -> Any:
 @pytest.mark.parametrize("fault", [*RETRIED, "lost before", "lost after", "killed"])
 @pytest.mark.parametrize("make", ACTS)
 def test_whatever_strikes_at_any_statement_an_act_is_done_once_or_not_at_all_and_its_repeat_finds_out(
-    maria: Database,  # noqa: F811
+    maria: Database,
     mariadb: MariaDBServer,
-    injector: Injector,  # noqa: F811
+    injector: Injector,
     node_id: int,
     make: Callable[[Database, int], Act],
     fault: int | str,
@@ -217,8 +216,8 @@ def refused(act: Act) -> Callable[[Database], Any]:
 
 @pytest.mark.parametrize("make", ACTS)
 def test_what_no_repetition_mends_undoes_all_of_an_act(
-    maria: Database,  # noqa: F811
-    injector: Injector,  # noqa: F811
+    maria: Database,
+    injector: Injector,
     node_id: int,
     make: Callable[[Database, int], Act],
 ) -> None:
@@ -242,8 +241,8 @@ def test_what_no_repetition_mends_undoes_all_of_an_act(
 @pytest.mark.parametrize("when", ["before", "at once", "late"])
 @pytest.mark.parametrize("make", [grant, change, delete])
 def test_an_act_whose_commit_is_cut_off_is_answered_as_it_ended(
-    maria: Database,  # noqa: F811
-    mariadb_ledger_url: str,  # noqa: F811
+    maria: Database,
+    mariadb_ledger_url: str,
     node_id: int,
     make: Callable[[Database, int], Act],
     when: str,
@@ -270,9 +269,9 @@ def test_an_act_whose_commit_is_cut_off_is_answered_as_it_ended(
 @pytest.mark.parametrize("fault", ["lost before", "lost after", "killed"])
 @pytest.mark.parametrize("look", [verify, lambda db: claim_views.listing(db, "tenant", 10)])
 def test_a_look_whose_session_is_lost_says_that_nothing_is_known(
-    maria: Database,  # noqa: F811
+    maria: Database,
     mariadb: MariaDBServer,
-    injector: Injector,  # noqa: F811
+    injector: Injector,
     node_id: int,
     look: Callable[[Database], Any],
     fault: str,

@@ -32,19 +32,6 @@ OPEN_TRANSACTIONS = Sql("""
 """)
 
 
-@pytest.fixture
-def rig(tmp_path: Path, mariadb_url: str, redis_url: str) -> Iterator[Rig]:
-    made = Rig(tmp_path, mariadb_url, redis_url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def start_api(rig: Rig) -> Iterator[StartApi]:
-    with apis_of(rig) as start:
-        yield start
-
-
 LIMITS = {"limit_cpus": 4, "limit_memory_mb": 1024, "limit_disk_gb": 10, "expires_in_seconds": 3600}
 CLAIMS = "/auth/namespaces/system/claims"
 HOLD_CLUSTER = Sql("UPDATE cluster_capacity SET updated_at = updated_at WHERE id = 1")

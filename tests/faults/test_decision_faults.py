@@ -12,7 +12,6 @@ from fleet.ledger.database import Database
 from tests.faults.cutting import Cut, Wire
 from tests.ledger import fleet_of
 from tests.ledger.holding import somebody_waits
-from tests.ledger.ledgers import maria, mariadb_ledger, mariadb_ledger_url  # noqa: F401  # fixtures
 from tests.servers import wait_until
 
 Store = Callable[[Database, str], None]
@@ -29,8 +28,8 @@ def insert_base(db: Database, fresh_id: str) -> None:
 @pytest.mark.parametrize("when", ["before", "at once", "late"])
 @pytest.mark.parametrize(("store", "table"), [(keep, "decisions"), (insert_base, "decision_bases")])
 def test_what_is_stored_by_a_commit_that_is_cut_off_is_stored_once(
-    maria: Database,  # noqa: F811
-    mariadb_ledger_url: str,  # noqa: F811
+    maria: Database,
+    mariadb_ledger_url: str,
     store: Store,
     table: str,
     when: str,

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from fleet.ledger import leases
 from fleet.ledger.database import Database
+from fleet.ledger.leases import Lease
 from fleet.ledger.migrate import migrate
 from fleet.ledger.schema import metadata
 from tests.servers import MariaDBServer, fresh_database
@@ -80,3 +82,11 @@ def maria(mariadb_ledger_url: str) -> Iterator[Database]:
     database = Database(mariadb_ledger_url)
     yield database
     database.close()
+
+
+@pytest.fixture
+def lease(db: Database) -> Lease:
+    """The reconciler's, held by the test."""
+    taken = leases.acquire(db, "reconciler", "test", 600)
+    assert taken is not None
+    return taken

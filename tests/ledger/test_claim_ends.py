@@ -35,7 +35,7 @@ from fleet.services.reconciler import Reconciler
 from tests.ledger import claiming, fleet_of, injecting, racing
 from tests.ledger.fleet_of import NAMESPACE, ask
 from tests.ledger.holding import Other, open_transaction
-from tests.ledger.injecting import Injector, injector  # noqa: F401  # pytest finds fixtures by name
+from tests.ledger.injecting import Injector
 from tests.ledger.racing import Job, Pause, Threads
 from tests.servers import free_port
 
@@ -221,7 +221,7 @@ FAULTS = {"deadlock": injecting.error(1213), "lost": injecting.lost(after=False)
 @pytest.mark.parametrize("verb", ["grant", "change", "delete"])
 def test_a_fault_at_any_step_leaves_one_claim_or_none_and_the_ledger_exact(
     maria: Database,
-    injector: Injector,  # noqa: F811
+    injector: Injector,
     verb: str,
     fault: str,
 ) -> None:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-import logging
-from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import pytest
-import structlog
 from sqlalchemy import Connection
 
 from fleet.ledger import events
@@ -18,21 +15,9 @@ from fleet.telemetry import configure_logging
 from tests.ledger import fleet_of
 from tests.ledger.fleet_of import ask
 from tests.ledger.holding import open_transaction
-from tests.ledger.injecting import Injector, error, injector, lost  # noqa: F401  # a fixture
+from tests.ledger.injecting import Injector, error, lost
 
 OVER_CLAIM = "placement admitted over namespace capacity claim"
-
-
-@pytest.fixture
-def log() -> Iterator[io.StringIO]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    stream = io.StringIO()
-    configure_logging("info", "json", stream=stream)
-    yield stream
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
 
 
 def lines(log: io.StringIO) -> list[dict[str, Any]]:
@@ -46,7 +31,7 @@ def happened(conn: Connection) -> str:
     return "it happened"
 
 
-def commit_step(maria: Database, injector: Injector) -> int:  # noqa: F811
+def commit_step(maria: Database, injector: Injector) -> int:
     """Which step of the unit is its COMMIT, on a connection that is open already."""
     maria.unit(happened)
     return injector.commit_step(lambda: maria.unit(happened))
@@ -116,7 +101,7 @@ def test_there_is_no_line_before_the_commit(db: Database, log: io.StringIO) -> N
 def test_a_unit_that_is_tried_again_is_told_once(
     maria: Database,
     log: io.StringIO,
-    injector: Injector,  # noqa: F811
+    injector: Injector,
     fault: Any,
     at_commit: bool,
 ) -> None:
@@ -133,7 +118,7 @@ def test_a_unit_that_is_tried_again_is_told_once(
 def test_a_commit_whose_answer_was_lost_is_told_when_it_is_found_to_have_happened(
     maria: Database,
     log: io.StringIO,
-    injector: Injector,  # noqa: F811
+    injector: Injector,
 ) -> None:
     step = commit_step(maria, injector)
     log.truncate(0)
@@ -148,7 +133,7 @@ def test_a_commit_whose_answer_was_lost_is_told_when_it_is_found_to_have_happene
 def test_a_statement_whose_answer_was_lost_is_not_told_when_somebody_else_did_it(
     maria: Database,
     log: io.StringIO,
-    injector: Injector,  # noqa: F811
+    injector: Injector,
 ) -> None:
     step = commit_step(maria, injector)
     log.truncate(0)

@@ -16,7 +16,7 @@ from fleet.model.errors import DatabaseUnavailable
 from fleet.model.gpu_report import ReportedUnit
 from tests.ledger import fleet_of, gpus_of
 from tests.ledger.gpus_of import A100, H100, ask, card, slice_of
-from tests.ledger.injecting import Injector, error, injector, lost  # noqa: F401  # a fixture
+from tests.ledger.injecting import Injector, error, lost
 
 STEPS = 60
 NUMBERS = [1213, 1205, 1020]
@@ -136,7 +136,7 @@ def test_units_equal_charges_after_any_sequence(db: Database, seed: int) -> None
 @pytest.mark.parametrize("seed", range(3))
 def test_units_equal_charges_after_any_sequence_with_faults_of_the_driver(
     maria: Database,
-    injector: Injector,  # noqa: F811
+    injector: Injector,
     seed: int,
 ) -> None:
     tenants, draw = Tenants(maria, 100 + seed), random.Random(seed)
@@ -154,7 +154,7 @@ def test_units_equal_charges_after_any_sequence_with_faults_of_the_driver(
     assert struck > STEPS / 3
 
 
-def test_who_asks_for_no_gpu_pays_for_none(maria: Database, injector: Injector) -> None:  # noqa: F811
+def test_who_asks_for_no_gpu_pays_for_none(maria: Database, injector: Injector) -> None:
     plain, cards = fleet_of.node(maria, cpus=8), gpus_of.node(maria, gpus=[card()])
     without = injector.count(lambda: fleet_of.admit(maria, fleet_of.ask(plain)))
     assert injector.count(lambda: fleet_of.admit(maria, fleet_of.ask(cards))) == without
@@ -197,7 +197,7 @@ def refreshed(db: Database) -> Callable[[], Any]:
 @pytest.mark.parametrize("make", [by_uuid, by_count, redirected, released, refreshed])
 def test_gpus_survive_a_conflict_at_every_step(
     maria: Database,
-    injector: Injector,  # noqa: F811
+    injector: Injector,
     make: Callable[[Database], Callable[[], Any]],
     number: int,
 ) -> None:

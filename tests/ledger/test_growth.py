@@ -18,13 +18,6 @@ from tests.ledger.growing import over, pending, placed, to
 CLAIMED = "claimed"
 
 
-@pytest.fixture
-def lease(db: Database) -> leases.Lease:
-    taken = leases.acquire(db, "reconciler", "test", 60)
-    assert taken is not None
-    return taken
-
-
 # --- what fits ---------------------------------------------------------------------------------------------------
 
 

@@ -18,13 +18,6 @@ from tests.ledger.growing import over, placed, to
 CLAIMED = "claimed"
 
 
-@pytest.fixture
-def lease(db: Database) -> leases.Lease:
-    taken = leases.acquire(db, "reconciler", "test", 60)
-    assert taken is not None
-    return taken
-
-
 @pytest.mark.parametrize("mode", ["advisory", "hard"])
 def test_a_claim_that_covers_pays_the_increase(db: Database, mode: str) -> None:
     node_id = fleet_of.node(db, cpus=20)

@@ -20,7 +20,7 @@ from fleet.model.errors import DatabaseUnavailable
 from tests.ledger import fleet_of, placing
 from tests.ledger.fleet_of import ask
 from tests.ledger.holding import open_transaction
-from tests.ledger.injecting import Injector, error, injector, lost  # noqa: F401  # a fixture
+from tests.ledger.injecting import Injector, error, lost
 from tests.servers import MariaDBServer, wait_until
 
 RETRIED = [1020, 1213, 1205]
@@ -84,7 +84,7 @@ def assert_grown(db: Database, wanted: Ask) -> None:
 @pytest.mark.parametrize("make", ASKS)
 def test_b14_an_admission_survives_a_conflict_at_every_step(
     maria: Database,
-    injector: Injector,  # noqa: F811
+    injector: Injector,
     make: Callable[[Database, int], Ask],
     number: int,
 ) -> None:
@@ -109,7 +109,7 @@ def test_b14_an_admission_survives_a_conflict_at_every_step(
 @pytest.mark.parametrize("after", [False, True])
 def test_an_admission_whose_connection_breaks_at_any_step_is_read_back_by_its_key(
     maria: Database,
-    injector: Injector,  # noqa: F811
+    injector: Injector,
     make: Callable[[Database, int], Ask],
     *,
     after: bool,
@@ -131,7 +131,7 @@ def test_an_admission_whose_connection_breaks_at_any_step_is_read_back_by_its_ke
 @pytest.mark.parametrize("make", GROWN)
 def test_b14_growth_in_place_survives_a_conflict_at_every_step(
     maria: Database,
-    injector: Injector,  # noqa: F811
+    injector: Injector,
     make: Callable[[Database, int], Ask],
     number: int,
 ) -> None:
@@ -156,7 +156,7 @@ def test_b14_growth_in_place_survives_a_conflict_at_every_step(
 @pytest.mark.parametrize("after", [False, True])
 def test_growth_whose_connection_breaks_at_any_step_is_read_back_by_its_size(
     maria: Database,
-    injector: Injector,  # noqa: F811
+    injector: Injector,
     make: Callable[[Database, int], Ask],
     *,
     after: bool,
@@ -179,7 +179,7 @@ def test_growth_whose_connection_breaks_at_any_step_is_read_back_by_its_size(
 def test_a_session_that_is_killed_at_any_step_leaves_one_charge(
     maria: Database,
     mariadb: MariaDBServer,
-    injector: Injector,  # noqa: F811
+    injector: Injector,
 ) -> None:
     node_id = fleet_of.node(maria, cpus=1000)
 
@@ -198,7 +198,7 @@ def test_a_session_that_is_killed_at_any_step_leaves_one_charge(
 def test_b15_the_last_slot_stays_one_slot_when_its_holders_session_dies_before_the_commit(
     maria: Database,
     mariadb: MariaDBServer,
-    injector: Injector,  # noqa: F811
+    injector: Injector,
 ) -> None:
     node_id = fleet_of.node(maria, cpus=4)
     commit = injector.commit_step(lambda: fleet_of.admit(maria, ask(node_id)))
@@ -270,7 +270,7 @@ def reconciling(db: Database, node_id: int) -> Callable[[], Any]:
 @pytest.mark.parametrize("make", [deleting, settling, publishing, cordoning, reconciling])
 def test_every_unit_survives_a_conflict_at_every_step(
     maria: Database,
-    injector: Injector,  # noqa: F811
+    injector: Injector,
     make: Callable[[Database, int], Callable[[], Any]],
     number: int,
 ) -> None:
@@ -360,7 +360,7 @@ def database_admit(db: Database, wanted: Ask, rows: Callable[[Any], None]) -> Ad
 
 def test_a_repeated_release_after_a_lost_commit_gives_back_once(
     maria: Database,
-    injector: Injector,  # noqa: F811
+    injector: Injector,
 ) -> None:
     node_id = fleet_of.node(maria, cpus=8)
     stays, goes = fleet_of.admitted(maria, ask(node_id)), fleet_of.admitted(maria, ask(node_id))
@@ -376,7 +376,7 @@ def test_a_repeated_release_after_a_lost_commit_gives_back_once(
 @pytest.mark.parametrize("after", [False, True])
 def test_a_base_whose_commit_lost_its_answer_is_stored_once(
     maria: Database,
-    injector: Injector,  # noqa: F811
+    injector: Injector,
     *,
     after: bool,
 ) -> None:
@@ -392,7 +392,7 @@ def test_a_base_whose_commit_lost_its_answer_is_stored_once(
 @pytest.mark.parametrize("after", [False, True])
 def test_a_refusal_whose_commit_lost_its_answer_is_answered_and_stored_once(
     maria: Database,
-    injector: Injector,  # noqa: F811
+    injector: Injector,
     *,
     after: bool,
 ) -> None:

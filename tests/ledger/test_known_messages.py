@@ -40,7 +40,6 @@ from fleet.services.settle import settle_create, settle_delete
 from tests.ledger import fleet_of
 from tests.ledger.fleet_of import ask
 from tests.ledger.placing import context, create, created, node, overtaken
-from tests.ledger.test_events_are_logged import log  # noqa: F401  # a fixture
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "events.md"
 AWAY = DatabaseUnavailable("the ledger's database did not answer")
@@ -256,7 +255,7 @@ def everything(db: Database, ctx: Context, lines: io.StringIO) -> Seen:
 def test_every_message_that_operators_know_comes_about_with_its_keys(
     db: Database,
     monkeypatch: pytest.MonkeyPatch,
-    log: io.StringIO,  # noqa: F811
+    log: io.StringIO,
 ) -> None:
     ctx = context(db)
     parts: list[Callable[[], None]] = [

@@ -21,13 +21,6 @@ from tests.ledger.moving import begun, claimed, to
 CLAIMED = "claimed"
 
 
-@pytest.fixture
-def lease(db: Database) -> leases.Lease:
-    taken = leases.acquire(db, "reconciler", "test", 60)
-    assert taken is not None
-    return taken
-
-
 def two_nodes(db: Database, **more: Any) -> tuple[int, int]:
     return fleet_of.node(db, cpus=40, **more), fleet_of.node(db, cpus=40, **more)
 

@@ -24,13 +24,6 @@ CORRECTED = "capacity counter corrected"
 DRIFT = "UPDATE scheduler_node_capacity SET used_cpus = used_cpus + 3 WHERE node_id = :node_id"
 
 
-@pytest.fixture
-def lease(db: Database) -> Lease:
-    taken = leases.acquire(db, "reconciler", "test", 600)
-    assert taken is not None
-    return taken
-
-
 def end_lease(db: Database) -> None:
     fleet_of.execute(db, "UPDATE leases SET expires_at = 0")
 

@@ -25,14 +25,6 @@ from fleet.ledger.cluster import now_us
 from fleet.ledger.database import Database
 from fleet.services.authentication import Caller
 from tests.ledger import fleet_of
-from tests.ledger.ledgers import (  # noqa: F401  # pytest finds fixtures by name
-    db,
-    db_url,
-    mariadb_ledger,
-    mariadb_ledger_url,
-    sqlite_ledger_url,
-    sqlite_template,
-)
 from tests.servers import wait_until
 
 pytestmark = pytest.mark.vectors
@@ -114,7 +106,7 @@ def only_cpus(answer: httpx.Response, status: int, code: str) -> tuple[int, int,
 
 
 @pytest.fixture
-def api(db: Database) -> Iterator[Api]:  # noqa: F811
+def api(db: Database) -> Iterator[Api]:
     """Two namespaces and an admin; no ratio but 1, and no demand clause: a node offers what it says."""
     for key, value in PLAIN.items():
         cluster_config.store(db, key, value)

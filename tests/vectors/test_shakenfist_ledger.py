@@ -7,7 +7,6 @@ is about ranking.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -24,25 +23,11 @@ from fleet.model.admission import Admitted, Refused, Stage
 from fleet.model.resources import Amounts, DimensionFigure
 from tests.ledger import fleet_of
 from tests.ledger.fleet_of import PLAIN, ask
-from tests.ledger.ledgers import (  # noqa: F401  # pytest finds fixtures by name
-    db_url,
-    mariadb_ledger,
-    mariadb_ledger_url,
-    sqlite_ledger_url,
-    sqlite_template,
-)
 from tests.servers import wait_until
 
 pytestmark = pytest.mark.vectors
 
 PER_VCPU = Decimal("0.6")
-
-
-@pytest.fixture
-def db(db_url: str) -> Iterator[Database]:  # noqa: F811
-    database = Database(db_url)
-    yield database
-    database.close()
 
 
 @pytest.fixture
@@ -98,23 +83,6 @@ def test_v1_fourteen_schedulable_threads_at_ratio_three_offer_42(db: Database, u
 
     assert exceeded(refused(fleet_of.admit(db, ask(node_id, cpus=over)), Stage.NODE)) == ["cpus"]
     assert isinstance(fleet_of.admit(db, ask(node_id, cpus=fits)), Admitted)
-
-
-def test_v2_five_threads_at_ratio_two_and_a_half_offer_12() -> None:
-    assert capacity.limit_cpus(5, Decimal("2.5"), 0) == 12
-
-
-def test_v3_memory_limits() -> None:
-    assert capacity.limit_memory_mb(64243, Decimal("3.0"), 4096, 0) == 188633
-    assert capacity.limit_memory_mb(1024, Decimal("1.0"), 4096, 0) == 0
-
-
-@pytest.mark.parametrize(
-    ("age", "decay", "expected"),
-    [(0, 600, "10.000"), (100, 600, "8.333"), (300, 600, "5.000"), (600, 600, "0"), (-5, 600, "10.000"), (0, 0, "0")],
-)
-def test_v6_expected_demand_decays_linearly(age: int, decay: int, expected: str) -> None:
-    assert capacity.expected_demand(4, Decimal("2.5"), Decimal(age), decay) == Decimal(expected)
 
 
 def test_v7_an_exact_fit_is_admitted(db: Database, n1: int) -> None:

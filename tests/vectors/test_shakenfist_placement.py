@@ -55,9 +55,12 @@ def test_shakenfist_v3_memory_limit_and_its_floor() -> None:
     assert capacity.limit_memory_mb(1024, Decimal("1.0"), 4096, 0) == 0
 
 
-@pytest.mark.parametrize(("age", "left"), [(0, "10.0"), (100, "8.333"), (300, "5.0"), (600, "0"), (-5, "10.0")])
-def test_shakenfist_v6_expected_demand_decays_linearly(age: int, left: str) -> None:
-    assert capacity.expected_demand(4, Decimal("2.5"), Decimal(age), 600) == Decimal(left)
+@pytest.mark.parametrize(
+    ("age", "decay", "left"),
+    [(0, 600, "10.0"), (100, 600, "8.333"), (300, 600, "5.0"), (600, 600, "0"), (-5, 600, "10.0"), (0, 0, "0")],
+)
+def test_shakenfist_v6_expected_demand_decays_linearly(age: int, decay: int, left: str) -> None:
+    assert capacity.expected_demand(4, Decimal("2.5"), Decimal(age), decay) == Decimal(left)
 
 
 def test_shakenfist_v6_no_window_no_expected_demand() -> None:
