@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fleet.cli.app import run
-from tests.e2e.served import As, Ended, Served, served_on
+from tests.e2e.served import As, Ended, Fleet, Names, Served, served_on
 
 
 @pytest.fixture(scope="package", params=["sqlite", "mariadb"])
@@ -27,15 +27,20 @@ def admin(served: Served) -> Iterator[As]:
 
 
 @pytest.fixture
-def new_name() -> Callable[[str], str]:
+def new_name() -> Names:
     """Names that no other test uses."""
     return lambda prefix: f"{prefix}-{uuid.uuid4().hex[:8]}"
 
 
 @pytest.fixture
-def fleet(
-    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Ended]:
+def owner(served: Served, new_name: Names) -> Iterator[As]:
+    """The owner of a namespace of this test's own."""
+    with served.namespace(new_name("ns")) as caller:
+        yield caller
+
+
+@pytest.fixture
+def fleet(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Fleet:
     """Run `fleet …` as the admin; the token is kept in this test's own folder."""
     monkeypatch.setenv("FLEET_URL", served.url)
     monkeypatch.setenv("FLEET_KEY_FILE", str(served.key_file))

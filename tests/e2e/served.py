@@ -8,7 +8,7 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -227,3 +227,10 @@ def assert_problem(answer: httpx.Response, status: int, code: str, field_name: s
         assert any(name == field_name or name.startswith(f"{field_name}.") for name in fields), document
         assert field_name in document["detail"]
     return document
+
+
+Names = Callable[[str], str]
+"""What the fixture `new_name` is: names that no other test uses."""
+
+Fleet = Callable[..., Ended]
+"""What the fixture `fleet` is: a command line, run as the admin."""

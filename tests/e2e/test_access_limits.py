@@ -13,9 +13,7 @@ import pytest
 from fleet.api.addresses import TrustedProxies
 from fleet.ledger.database import Database, Sql
 from fleet.services.failed_logins import MESSAGE, PAIR_MAX, TOKENS_MAX, WINDOW_SECONDS
-from tests.e2e.served import SECRET, As, Ended, Served, assert_problem, calling_from, somewhere
-
-Names = Callable[[str], str]
+from tests.e2e.served import SECRET, As, Ended, Names, Served, assert_problem, calling_from, somewhere
 
 
 def login(client: httpx.Client, namespace: str, key: str, **headers: str) -> httpx.Response:

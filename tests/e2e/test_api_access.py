@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,9 @@ import httpx
 import jwt
 import pytest
 
-from tests.e2e.served import SECRET, As, Served, assert_problem
+from tests.e2e.served import SECRET, As, Names, Served, assert_problem
 from tests.servers import wait_until
 
-Names = Callable[[str], str]
 SHAPE = {"name": "web", "cpus": 1, "memory_mb": 128, "disk_gb": 1}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,10 +14,9 @@ from fleet.api.answers import iso
 from fleet.ledger.cluster import now_us
 from fleet.ledger.database import Database
 from tests.e2e.claims_of import claims_of, give_back, path
-from tests.e2e.served import As, Served, assert_problem
+from tests.e2e.served import As, Names, Served, assert_problem
 from tests.servers import wait_until
 
-Names = Callable[[str], str]
 BODY = {"limit_cpus": 4, "limit_memory_mb": 1024, "limit_disk_gb": 10, "expires_in_seconds": 3600}
 SHAPE = {"name": "web", "cpus": 2, "memory_mb": 256, "disk_gb": 1}
 NODE = "claimed"

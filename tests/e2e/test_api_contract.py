@@ -5,7 +5,7 @@ A 507 is a refusal with a reason and a 503 one that passes; what must never come
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
@@ -15,9 +15,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import CheckContext
 from schemathesis.core.transport import Response
 
-from tests.e2e.served import METRICS, As, Served, served_on
+from tests.e2e.served import METRICS, As, Names, Served, served_on
 
-Names = Callable[[str], str]
 EXAMPLES = 25
 TOKENS: dict[str, str] = {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -12,9 +12,8 @@ import pytest
 
 from fleet.ledger.database import Database, Sql
 from fleet.ledger.idempotency import KEPT_SECONDS
-from tests.e2e.served import As, Served, assert_problem
+from tests.e2e.served import As, Names, Served, assert_problem
 
-Names = Callable[[str], str]
 SHAPE = {"name": "web", "cpus": 1, "memory_mb": 128, "disk_gb": 1}
 A_DAY_LATER = Sql(f"""
     UPDATE idempotency_keys SET created_at = created_at - {KEPT_SECONDS * 1_000_000} WHERE idempotency_key LIKE :pattern
@@ -24,12 +23,6 @@ A_DAY_LATER = Sql(f"""
 @pytest.fixture(scope="module", autouse=True)
 def node(served: Served) -> None:
     served.node("idempotent", memory_max=2**20, memory_available=2**20)
-
-
-@pytest.fixture
-def owner(served: Served, new_name: Names) -> Iterator[As]:
-    with served.namespace(new_name("ns")) as caller:
-        yield caller
 
 
 def test_a_repeated_create_gets_the_first_answer_and_makes_nothing(owner: As) -> None:

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.served import As, Ended, Served, assert_problem
-
-Names = Callable[[str], str]
+from tests.e2e.served import As, Ended, Names, Served, assert_problem
 
 
 @pytest.fixture

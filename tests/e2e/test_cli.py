@@ -13,10 +13,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.e2e.served import Ended, Served, clean_environment
+from tests.e2e.served import Ended, Names, Served, clean_environment
 from tests.servers import free_port, wait_until
-
-Names = Callable[[str], str]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from fleet.cli.app import run
 from tests.e2e.claims_of import give_back
-from tests.e2e.served import As, Ended, Served
+from tests.e2e.served import As, Fleet, Names, Served
 
-Names = Callable[[str], str]
-Fleet = Callable[..., Ended]
 SIZES = ("--cpus", "4", "--memory", "1024", "--disk", "10")
 DAY = ("--expires-in", "1d")
 SHAPE = {"name": "web", "cpus": 2, "memory_mb": 256, "disk_gb": 1}

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.e2e.claims_of import claims_of, give_back, path
-from tests.e2e.served import As, Ended, Served
+from tests.e2e.served import As, Fleet, Names, Served
 
-Names = Callable[[str], str]
-Fleet = Callable[..., Ended]
 BODY = {"limit_cpus": 4, "limit_memory_mb": 1024, "limit_disk_gb": 10, "expires_in_seconds": 3600}
 
 

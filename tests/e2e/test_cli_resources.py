@@ -9,10 +9,8 @@ import pytest
 
 from fleet.ledger import passes
 from fleet.ledger.database import Database
-from tests.e2e.served import As, Ended, Served
+from tests.e2e.served import As, Ended, Names, Served
 from tests.ledger.fleet_of import execute
-
-Names = Callable[[str], str]
 
 
 @pytest.fixture

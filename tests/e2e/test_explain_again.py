@@ -10,15 +10,7 @@ import pytest
 from fleet.ledger import charges, instances
 from fleet.ledger.database import Database
 from fleet.model.lifecycle import InstanceState
-from tests.e2e.served import As, Ended, Served, assert_problem
-
-Names = Callable[[str], str]
-
-
-@pytest.fixture
-def owner(served: Served, new_name: Names) -> Iterator[As]:
-    with served.namespace(new_name("ns")) as caller:
-        yield caller
+from tests.e2e.served import As, Ended, Names, Served, assert_problem
 
 
 @pytest.fixture

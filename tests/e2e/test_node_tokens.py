@@ -12,9 +12,8 @@ import pytest
 
 from fleet.ledger import operations
 from fleet.ledger.database import Database, Sql
-from tests.e2e.served import METRICS, As, Ended, Served, assert_problem
+from tests.e2e.served import METRICS, As, Ended, Names, Served, assert_problem
 
-Names = Callable[[str], str]
 NOBODYS = "00000000-0000-4000-8000-000000000000"
 MAY = {
     ("PUT", "/nodes/{name}/metrics"),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.e2e.served import As, Ended, Served, assert_problem
+from tests.e2e.served import As, Ended, Names, Served, assert_problem
 
-Names = Callable[[str], str]
 LABEL = "only-for-placements"
 NODES_WITH_ROOM = 3
 MIB = 1024
@@ -24,12 +23,6 @@ def nodes(served: Served, admin: As) -> None:
         assert admin.post("/nodes", body).status_code in {200, 201}
         served.node(name, memory_available=memory)
     served.node("shaped-like-no-other")
-
-
-@pytest.fixture
-def owner(served: Served, new_name: Names) -> Iterator[As]:
-    with served.namespace(new_name("ns")) as caller:
-        yield caller
 
 
 def shape(**changes: Any) -> dict[str, Any]:

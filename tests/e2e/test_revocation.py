@@ -18,7 +18,7 @@ import pytest
 from fleet.ledger import namespaces
 from fleet.ledger.database import Database
 from fleet.services.authentication import ALIVE_SECONDS, FORGOTTEN_SECONDS, Authenticator, hashed
-from tests.e2e.served import METRICS, As, Served, calling_from, served_on, somewhere
+from tests.e2e.served import METRICS, As, Names, Served, calling_from, served_on, somewhere
 from tests.e2e.test_api_authenticator import HERE, SECRET, Clock, Counted
 from tests.servers import wait_until
 
@@ -26,7 +26,6 @@ WORKERS = 4
 HAMMERS = 6
 AFTER_SECONDS = 1.5
 BEFORE_REQUESTS = 60
-Names = Callable[[str], str]
 
 
 @pytest.fixture(scope="module", params=["sqlite", "mariadb"])

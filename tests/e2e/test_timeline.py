@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.served import As, Ended, Served, clean_environment
+from tests.e2e.served import As, Ended, Names, Served, clean_environment
 
-Names = Callable[[str], str]
 OWN = {"only-for": "timeline"}
 STARTED = "started scheduling"
 PLACED = "instance placed"

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.served import As, Ended, Served, served_on
+from tests.e2e.served import As, Fleet, Served, served_on
 
-Fleet = Callable[..., Ended]
 HEAD = re.compile(r"(\S+) was chosen by decision (\S+) at (\S+Z); (\d+) nodes were judged\.")
 LIKES_WEB = '{"prefer_with_tag": ["role=web"]}'
 SMALL = ("--cpus", "1", "--memory", "64", "--disk", "1")
