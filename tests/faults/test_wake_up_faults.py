@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from rq import Queue
@@ -21,13 +19,6 @@ from tests.servers import wait_until
 
 POPPED_AND_LOST = 200
 KILLED_AFTER_THE_POP = 3
-
-
-@pytest.fixture
-def rig(tmp_path: Path, mariadb_url: str, redis_url: str) -> Iterator[Rig]:
-    made = Rig(tmp_path, mariadb_url, redis_url)
-    yield made
-    made.close()
 
 
 def end_wake_ups(rig: Rig) -> None:

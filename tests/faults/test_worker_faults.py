@@ -33,13 +33,6 @@ REFUSES = {"failures": {"create": {"probability": 1, "fault": "refused"}}}
 
 
 @pytest.fixture
-def rig(tmp_path: Path, mariadb_url: str, redis_url: str) -> Iterator[Rig]:
-    made = Rig(tmp_path, mariadb_url, redis_url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def rig_of(tmp_path: Path, mariadb_url: str, redis_url: str) -> Iterator[list[Rig]]:
     """Room for a rig that a test makes with faults of its own."""
     made: list[Rig] = []
