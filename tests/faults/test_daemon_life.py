@@ -14,11 +14,12 @@ import pytest
 
 from fleet.model.lifecycle import InstanceState
 from tests.faults.rig import Rig
-from tests.servers import MariaDBServer, RedisServer, wait_until
+from tests.servers import HOST, MariaDBServer, RedisServer, free_port, wait_until
 
 pytestmark = pytest.mark.slow
 
 DAEMONS = ("worker", "reconciler", "resources")
+ALL = ("api", *DAEMONS)
 STOP_SECONDS_MAX = 10
 
 
@@ -26,7 +27,13 @@ STOP_SECONDS_MAX = 10
 def rig(tmp_path: Path, own_mariadb: MariaDBServer, own_redis: RedisServer) -> Iterator[Rig]:
     made = Rig(tmp_path, own_mariadb.url(own_mariadb.create_database()), own_redis.url())
     (tmp_path / "blobs").mkdir()
-    made.environment["FLEET_BLOBS_PATH"] = str(tmp_path / "blobs")
+    made.environment |= {
+        "FLEET_BLOBS_PATH": str(tmp_path / "blobs"),
+        "FLEET_API_HOST": HOST,
+        "FLEET_API_PORT": str(free_port()),
+        "FLEET_API_WORKERS": "2",
+        "FLEET_ADMIN_KEY_FILE": str(tmp_path / "admin.key"),
+    }
     yield made
     made.close()
 
@@ -57,7 +64,7 @@ def run(*arguments: str, environment: dict[str, str] | None = None) -> subproces
     )
 
 
-@pytest.mark.parametrize("daemon", DAEMONS)
+@pytest.mark.parametrize("daemon", ALL)
 def test_a_daemon_says_when_it_serves_lives_and_stops(rig: Rig, supervisor: socket.socket, daemon: str) -> None:
     process = rig.start(daemon, more={"NOTIFY_SOCKET": str(supervisor.getsockname())})
     heard_until(supervisor, "READY=1")
@@ -90,7 +97,7 @@ def test_b36_daemons_wait_for_the_database_and_serve_when_it_is_there(
     assert "Traceback" not in rig.logs()
 
 
-@pytest.mark.parametrize("daemon", DAEMONS)
+@pytest.mark.parametrize("daemon", ALL)
 def test_a_daemon_that_waits_can_be_stopped(
     rig: Rig, own_mariadb: MariaDBServer, supervisor: socket.socket, daemon: str
 ) -> None:
@@ -116,13 +123,14 @@ def test_a_reconciler_that_loses_the_database_goes_on_when_it_is_back(rig: Rig, 
     assert reconciler.poll() is None
 
 
-@pytest.mark.parametrize("daemon", DAEMONS)
+@pytest.mark.parametrize("daemon", ALL)
 def test_once_without_the_database_ends_in_a_sentence(tmp_path: Path, daemon: str) -> None:
     environment = {
         "FLEET_DATABASE_URL": "mysql+pymysql://root@127.0.0.1:1/nothing",
         "FLEET_REDIS_URL": "redis://127.0.0.1:1/0",
         "FLEET_INSTANCES_PATH": str(tmp_path),
         "FLEET_NODE_BACKEND": "simulated",
+        "FLEET_ADMIN_KEY_FILE": str(tmp_path / "admin.key"),
     }
     ended = run(f"daemons.{daemon}", "--once", environment=environment)
 
@@ -131,17 +139,18 @@ def test_once_without_the_database_ends_in_a_sentence(tmp_path: Path, daemon: st
     assert "Traceback" not in ended.stderr
 
 
-@pytest.mark.parametrize("daemon", DAEMONS)
+@pytest.mark.parametrize("daemon", ALL)
 def test_check_looks_at_the_configuration_and_starts_nothing(tmp_path: Path, daemon: str) -> None:
     config = tmp_path / "config"
     good = f"DATABASE_URL=sqlite:///{tmp_path}/l.db\nREDIS_URL=redis://127.0.0.1:1/0\nNODE_BACKEND=simulated\n"
+    good += f"ADMIN_KEY_FILE={tmp_path}/admin.key\n"
     config.write_text(good + f"INSTANCES_PATH={tmp_path}/instances\n")
     assert run(f"daemons.{daemon}", "--config", str(config), "--check").returncode == 0
     config.write_text(good + "NODE_CPU_RESERVATION_THREADS=lots\n")
     refused = run(f"daemons.{daemon}", "--config", str(config), "--check")
 
     assert refused.returncode == 2
-    assert f"{config}:4: NODE_CPU_RESERVATION_THREADS: 'lots'" in refused.stderr
+    assert f"{config}:5: NODE_CPU_RESERVATION_THREADS: 'lots'" in refused.stderr
     assert not (tmp_path / "l.db").exists()
 
 
