@@ -48,6 +48,8 @@ def fleet(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)
+    # Acts of tests are no acts on this machine.
+    monkeypatch.setattr("fleet.telemetry.SYSTEM_LOG", tmp_path / "no-log")
 
     def command(*words: str) -> Ended:
         capsys.readouterr()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,6 +47,46 @@ def test_ctl_says_who_changed_a_key_last_and_gives_the_default_back(
     assert reset.code == 0, reset
     assert (again["value"], again["is_set"], again["updated_by"]) == ("30", False, "ctl:ann@control-1")
     assert again["updated_at"] > taken["updated_at"]
+
+
+def test_what_ctl_does_is_a_line_of_the_system_log_and_what_changes_nothing_is_none(
+    fleet: Callable[..., Ended], served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = ("--config", str(served.config), "--json")
+    monkeypatch.setattr("fleet.cli.commands.ctl.operator", lambda: "ctl:ann@control-1")
+    monkeypatch.setattr("fleet.telemetry.SYSTEM_LOG", tmp_path / "log")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:
+        log.bind(str(tmp_path / "log"))
+        log.setblocking(False)
+        put = fleet("ctl", "set-config", "DECISIONS_RETENTION_DAYS", "33", *where)
+        line = log.recv(9999).decode()
+        again = fleet("ctl", "set-config", "DECISIONS_RETENTION_DAYS", "33", *where)
+        refused = fleet("ctl", "set-config", "DECISIONS_RETENTION_DAYS", "x", *where)
+        fleet("ctl", "get-config", *where)
+        with pytest.raises(BlockingIOError):
+            log.recv(9999)
+        reset = fleet("ctl", "unset-config", "DECISIONS_RETENTION_DAYS", *where)
+        last = json.loads(log.recv(9999).decode().partition("]: ")[2])
+
+    assert (put.code, put.err, again.code, refused.code, reset.code) == (0, "", 0, 1, 0)
+    assert line.startswith("<14>fleet[")
+    told = json.loads(line.partition("]: ")[2])
+    assert (told["event"], told["level"], told["by"]) == ("configuration changed", "info", "ctl:ann@control-1")
+    assert (told["object_type"], told["object_id"], told["key"]) == ("cluster", "config", "DECISIONS_RETENTION_DAYS")
+    assert (told["new"], last["old"]) == ("33", "33")
+    assert (put.json["value"], reset.json["is_set"]) == ("33", False)
+
+
+def test_a_system_log_that_is_gone_fails_no_act(
+    fleet: Callable[..., Ended], served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleet.telemetry.SYSTEM_LOG", tmp_path / "log")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:
+        log.bind(str(tmp_path / "log"))
+    put = fleet("ctl", "set-config", "DECISIONS_RETENTION_DAYS", "34", "--config", str(served.config), "--json")
+    fleet("ctl", "unset-config", "DECISIONS_RETENTION_DAYS", "--config", str(served.config))
+
+    assert (put.code, put.err, put.json["value"]) == (0, "", "34")
 
 
 def test_a_key_is_reset_over_http_and_a_wrong_one_is_told_where_it_belongs(admin: As) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fleet.cli.outcome import Misused
 from fleet.config import DEFAULT_PATH, ConfigError, Settings, load_settings
@@ -14,21 +14,29 @@ from fleet.config import DEFAULT_PATH, ConfigError, Settings, load_settings
 if TYPE_CHECKING:
     from fleet.ledger.database import Database
 
+PROGRAM: Final = "fleet"
+"""Whose lines in the system log are meant."""
+
 
 @contextmanager
 def database_of(path: Path | None) -> Iterator[Database]:
     """The ledger's database of the configuration, closed at the end of the block.
 
+    What is done to it in the block is logged to this machine's system log, never to the terminal.
+
     Raises:
         Misused: the configuration names none.
     """
+    from fleet import telemetry
     from fleet.ledger.database import Database
 
-    database = Database(settings_of(path, "DATABASE_URL").database_url, pool_size=2)
-    try:
-        yield database
-    finally:
-        database.close()
+    settings = settings_of(path, "DATABASE_URL")
+    with telemetry.system_log(settings.log_level, PROGRAM, telemetry.SYSTEM_LOG):
+        database = Database(settings.database_url, pool_size=2)
+        try:
+            yield database
+        finally:
+            database.close()
 
 
 def settings_of(path: Path | None, *needs: str) -> Settings:
