@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from hypothesis import given, settings
@@ -87,6 +88,23 @@ def test_remedies_are_the_same_from_a_stored_decision_and_in_any_order_of_the_no
 
     assert found == remedies(request, decode(encode_base(snapshot)), seed, decide(request, snapshot, seed))
     assert found == remedies(request, Snapshot.from_json(shuffled(document, order)), seed)
+
+
+@MANY
+@given(document=documents(), request=requests(), seed=SEEDS)
+def test_the_nearest_node_fits_with_what_it_lacks_and_the_cordoned_one_without_its_cordon(
+    document: dict[str, Any], request: PlacementRequest, seed: int
+) -> None:
+    snapshot = Snapshot.from_json(document)
+    frame = snapshot.frame
+    remedy = decide(request, snapshot, seed).remedy
+
+    if nearest := re.match(r"nearest is (\S+):", remedy):
+        freed = emptied_for(frame, snapshot.index_of(nearest[1]), Ask.of(request, frame))
+        assert nearest[1] in decide_on(request, freed, seed).ranked
+    if cordoned := re.match(r"uncordon (?:one of \d+ nodes, such as )?(\S+)", remedy):
+        change = {"action": "uncordon", "node": cordoned[1]}
+        assert decide(*read(*apply(change, body_of(request), document)), seed).ranked
 
 
 @MANY

@@ -113,7 +113,7 @@ def remedy(decision: Decision, ask: Ask, frame: Frame, among: Callable[[], Mask]
     if not decision.refused or decision.stage is None:
         return ""
     if decision.code == "no_schedulable_nodes":
-        return _schedulable_remedy(decision, frame)
+        return _schedulable_remedy(decision, ask, frame)
     if exceeds_every_limit(ask, frame, among()):
         return "ask for less, or register a larger node: waiting cannot help"
     best = nearest(decision, ask, frame)
@@ -121,6 +121,9 @@ def remedy(decision: Decision, ask: Ask, frame: Frame, among: Callable[[], Mask]
         return _unknown_remedy(decision)
     lacking = shortfalls(ask, frame)[:, best]
     parts = [counted(int(amount), name) for name, amount in zip(DIMENSIONS, lacking, strict=True) if amount]
+    if ask.gpus.count and best not in ask.growth:
+        short = ask.gpus.count - int(frame.gpus.free(ask.gpus)[best])
+        parts += [counted_gpus(short, ask.gpus.profile)] if short > 0 else []
     return f"nearest is {frame.roster.names[best]}: it lacks {' and '.join(parts)}"
 
 
@@ -129,8 +132,8 @@ def nearest(decision: Decision, ask: Ask, frame: Frame) -> int | None:
     lacking = shortfalls(ask, frame)
     most = lacking.max(axis=0)
     near = _refused_on_capacity(decision) & (most > 0) & (most <= COLUMN_MAX)
-    if near.any() and (ask.request.placement_rules or ask.request.affinity_spec):
-        near &= ~_refused_by_neighbours(ask, frame)
+    if near.any():
+        near &= ~_refused_with_room(ask, frame)
     found = np.flatnonzero(near)
     if not len(found):
         return None
@@ -145,14 +148,38 @@ def distance(ask: Ask, lacking: Ints) -> NDArray[np.float64]:
     return found
 
 
-def _refused_by_neighbours(ask: Ask, frame: Frame) -> Mask:
-    """Return the nodes that would be dropped for their neighbours, had they room; not where that is only a wish."""
+def _refused_with_room(ask: Ask, frame: Frame) -> Mask:
+    """Return the nodes that would be dropped had they room: for neighbours, where that is no wish, for their load, or
+    because they do not own the GPUs that are asked for.
+    """
     dropped = np.zeros(len(frame), dtype=np.bool_)
     for named in all_stages():
         stage = named.stage
-        if isinstance(stage, Filter) and stage.refusal.startswith("affinity_") and not stage.may_yield(ask, frame):
+        if not isinstance(stage, Filter) or stage.may_yield(ask, frame):
+            continue
+        if stage.sheds_load or stage.refusal.startswith("affinity_"):
             for _, mask in stage.drops(ask, frame) or ():
                 dropped |= mask
+    if ask.resize_home >= 0:
+        dropped[ask.resize_home] = False
+    if ask.gpus.count:
+        without = frame.gpus.owned(ask.gpus) < ask.gpus.count
+        without[list(ask.growth)] = False
+        dropped |= without
+    return dropped
+
+
+def _dropped_but_for(spared: str, ask: Ask, frame: Frame) -> Mask:
+    """Return the nodes that some stage drops for any other reason; not where the stage is only a wish."""
+    dropped = np.zeros(len(frame), dtype=np.bool_)
+    for named in all_stages():
+        stage = named.stage
+        if isinstance(stage, Filter) and not stage.may_yield(ask, frame):
+            masks = (mask for reason, mask in stage.drops(ask, frame) or () if reason.code != spared)
+            found = np.logical_or.reduce([dropped, *masks])
+            if stage.spares_resize_home and ask.resize_home >= 0:
+                found[ask.resize_home] = dropped[ask.resize_home]
+            dropped = found
     return dropped
 
 
@@ -180,14 +207,14 @@ def _unknown_remedy(decision: Decision) -> str:
     return f"{code} on {who}: see what sf-resources measures there, for unknown is never room"
 
 
-def _schedulable_remedy(decision: Decision, frame: Frame) -> str:
-    dropped = decision.evidence.masks().get("scheduling_state", {})
-    cordoned = dropped.get("cordoned")
-    if cordoned is not None:
-        names = sorted(
-            frame.roster.names[at] for at in np.flatnonzero(cordoned & (frame.counter("scheduling") == CORDONED))
-        )
-        return f"uncordon {names[0]}" if len(names) == 1 else f"uncordon one of {len(names)} nodes, such as {names[0]}"
+def _schedulable_remedy(decision: Decision, ask: Ask, frame: Frame) -> str:
+    if decision.counts.get("scheduling_state", {}).get("cordoned"):
+        fit = (frame.counter("scheduling") == CORDONED) & ~_dropped_but_for("cordoned", ask, frame)
+        names = sorted(frame.roster.names[at] for at in np.flatnonzero(fit))
+        if names:
+            return (
+                f"uncordon {names[0]}" if len(names) == 1 else f"uncordon one of {len(names)} nodes, such as {names[0]}"
+            )
     stale = decision.counts.get("node_state", {}).get("stale_sample", 0)
     if not stale:
         return ""

@@ -88,3 +88,34 @@ def test_a_decision_that_places_does_not_look_for_what_would_help(monkeypatch: p
     monkeypatch.setattr(Trail, "refused_on_capacity", lambda _trail: pytest.fail("every node was judged again"))
 
     assert decision.remedy == ""
+
+
+def test_a_node_that_would_be_refused_with_room_too_is_not_the_nearest() -> None:
+    cards = {"gpu_count": 2, "gpu_kind": "a100"}
+    busy = a_node(name="n2", used_cpus=42, queue_waiting=21, **cards)
+    holds = a_node(name="n3", used_cpus=41, gpu_count_used=1, **cards)
+    asked: dict[str, Any] = {"cpus": 2, "gpus": 2, "gpu_kind": "a100"}
+
+    assert decision_on(a_node(name="n1", used_cpus=41), busy, holds, **asked).remedy == (
+        "nearest is n3: it lacks 1 vCPU and 1 GPU"
+    )
+    assert decision_on(a_node(name="n1", used_cpus=41), busy, **asked).remedy == ""
+
+
+def test_a_resize_may_grow_where_it_is_whatever_its_neighbours_are() -> None:
+    held = {"uuid": "i1", "node": "n1", "cpus": 2, "memory_mb": 1024, "disk_gb": 10}
+    other = {**held, "uuid": "i2", "tags": {"role": "db"}}
+    rule = {"resource": "virtual_machine", "operator": "has_not", "tags": {"role": "db"}}
+    asked: dict[str, Any] = {"reason": "resize", "instance": "i1", "cpus": 4, "placement_rules": [rule]}
+
+    decision = decision_on(a_node(used_cpus=41), instances=[held, other], **asked)
+
+    assert decision.remedy == "nearest is n1: it lacks 1 vCPU"
+
+
+def test_a_cordoned_node_that_would_not_fit_is_not_said_to_help() -> None:
+    small, other = a_node(name="n1", scheduling="cordoned", used_cpus=42), a_node(name="n2", scheduling="cordoned")
+
+    assert decision_on(small).remedy == ""
+    assert decision_on(small, other).remedy == "uncordon n2"
+    assert decision_on(small, other, region="eu").remedy == ""
