@@ -150,12 +150,18 @@ def credit(conn: Connection, uuid: str, amounts: Amounts) -> list[tuple[str, int
 
 
 def correct(conn: Connection, uuid: str, used: Amounts) -> None:
-    """Set what an unfolded claim uses to the truth, and the cluster's overage with it."""
-    row = lock_unfolded(conn, uuid)
+    """Set what a claim uses to the truth, and the cluster's overage with it; a folded one has no part in that."""
+    row = lock(conn, uuid)
     if row is None:
         return
     SET_USED.run(conn, uuid=uuid, cpus=used.cpus, memory_mb=used.memory_mb, disk_gb=used.disk_gb)
-    _apply_overage(conn, row, before=Amounts(), after=used - amounts_of(row, "used"))
+    if not row["folded"]:
+        _apply_overage(conn, row, before=Amounts(), after=used - amounts_of(row, "used"))
+
+
+def lock(conn: Connection, uuid: str) -> RowMapping | None:
+    """Lock a claim's row and return it; None: it is gone."""
+    return LOCK.run(conn, uuid=uuid).mappings().first()
 
 
 def lock_unfolded(conn: Connection, uuid: str) -> RowMapping | None:

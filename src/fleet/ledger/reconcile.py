@@ -196,7 +196,7 @@ def _gpu_fixer(node_id: int) -> Fixer:
 
 def _claim_fixer(uuid: str) -> Fixer:
     def fix(conn: Connection) -> truth.Figures:
-        if claims.lock_unfolded(conn, uuid) is None:
+        if claims.lock(conn, uuid) is None:
             return {}
         figures = truth.claims(conn, uuid)[uuid]
         claims.correct(conn, uuid, Amounts(*(figures[name][1] for name in truth.CLAIM_COLUMNS)))

@@ -12,7 +12,9 @@ from sqlalchemy import Connection, RowMapping
 
 from fleet.ledger import pending
 from fleet.ledger.claims import BY_CLUSTER
+from fleet.ledger.cluster import MISSING
 from fleet.ledger.database import Sql
+from fleet.model.errors import BrokenPromise
 from fleet.model.resources import CLUSTER_DIMENSIONS
 
 Figures = Mapping[str, tuple[int, int]]
@@ -53,10 +55,10 @@ NODE = Sql(_NODES + " WHERE c.node_id = :node_id GROUP BY c.node_id")
 _CLAIMS = f"""
     SELECT k.uuid, {", ".join(f"k.{name}" for name in CLAIM_COLUMNS)},
         {", ".join(f"COALESCE(SUM(ch.{name} + ch.ahead_{name}), 0) AS true_used_{name}" for name in CLUSTER_DIMENSIONS)}
-    FROM namespace_claims k LEFT JOIN charges ch ON ch.payer = k.uuid WHERE k.folded = 0
+    FROM namespace_claims k LEFT JOIN charges ch ON ch.payer = k.uuid AND k.folded = 0
 """
 CLAIMS = Sql(_CLAIMS + " GROUP BY k.uuid ORDER BY k.uuid")
-CLAIM = Sql(_CLAIMS + " AND k.uuid = :uuid GROUP BY k.uuid")
+CLAIM = Sql(_CLAIMS + " WHERE k.uuid = :uuid GROUP BY k.uuid")
 
 
 def _sums(template: str, source: str) -> str:
@@ -104,19 +106,30 @@ def nodes(conn: Connection, node_id: int | None = None) -> dict[int, Figures]:
 
 
 def claims(conn: Connection, uuid: str | None = None) -> dict[str, Figures]:
-    """Return the figures of every unfolded claim, or of one, by uuid."""
+    """Return the figures of every claim, or of one, by uuid; a folded one uses nothing."""
     result = CLAIMS.run(conn) if uuid is None else CLAIM.run(conn, uuid=uuid)
     return {str(row["uuid"]): _figures(row, CLAIM_COLUMNS) for row in result.mappings()}
 
 
 def cluster(conn: Connection) -> Figures:
-    """Return the figures of the cluster's row."""
-    return _figures(CLUSTER.run(conn).mappings().one(), CLUSTER_COLUMNS)
+    """Return the figures of the cluster's row.
+
+    Raises:
+        BrokenPromise: there is none.
+    """
+    return _cluster_figures(conn, CLUSTER, CLUSTER_COLUMNS)
 
 
 def totals(conn: Connection) -> Figures:
     """Return only what the nodes contribute to the cluster's row: no charge is summed for it."""
-    return _figures(TOTALS.run(conn).mappings().one(), TOTAL_COLUMNS)
+    return _cluster_figures(conn, TOTALS, TOTAL_COLUMNS)
+
+
+def _cluster_figures(conn: Connection, statement: Sql, columns: tuple[str, ...]) -> Figures:
+    row = statement.run(conn).mappings().first()
+    if row is None:
+        raise BrokenPromise(MISSING)
+    return _figures(row, columns)
 
 
 def differs(figures: Figures) -> bool:

@@ -28,6 +28,18 @@ ELSEWHERE = Sql("""
     JOIN charges ch ON ch.instance_uuid = i.uuid AND ch.role = 'primary'
     WHERE i.state <> 'deleted' AND (i.node_id IS NULL OR i.node_id <> ch.node_id) ORDER BY i.uuid
 """)
+# What a move holds stands in both of its charges, or in none.
+HALF_A_MOVE = Sql("""
+    SELECT ch.instance_uuid, ch.node_id, ch.role FROM charges ch
+    LEFT JOIN charges other ON other.instance_uuid = ch.instance_uuid AND other.role <> ch.role
+    WHERE other.id IS NULL
+        AND (ch.role = 'incoming' OR ch.ahead_cpus <> 0 OR ch.ahead_memory_mb <> 0 OR ch.ahead_disk_gb <> 0)
+    ORDER BY ch.id
+""")
+NOWHERE = Sql("""
+    SELECT ch.instance_uuid, ch.node_id, ch.role FROM charges ch LEFT JOIN nodes n ON n.id = ch.node_id
+    WHERE n.id IS NULL OR n.state = 'deleted' ORDER BY ch.id
+""")
 OVER = Sql("""
     SELECT c.node_id, n.name, c.used_cpus, c.limit_cpus, c.used_memory_mb, c.limit_memory_mb, c.used_disk_gb,
         c.limit_disk_gb, c.used_instances, c.limit_instances
@@ -100,6 +112,14 @@ def _differences(conn: Connection) -> list[Difference]:
         Difference(f"instance {row.uuid}", "node_id", str(row.node_id), f"charged to {row.charged_node_id}")
         for row in ELSEWHERE.run(conn)
     ]
+    for statement, figure, recomputed in (
+        (HALF_A_MOVE, "move", "its other charge is absent"),
+        (NOWHERE, "node", "removed"),
+    ):
+        found += [
+            Difference(f"charge {row.instance_uuid}", figure, f"{row.role} on node {row.node_id}", recomputed)
+            for row in statement.run(conn)
+        ]
     return found
 
 
