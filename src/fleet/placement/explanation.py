@@ -67,13 +67,16 @@ def known_limits(frame: Frame) -> tuple[Ints, Mask]:
 
 
 def exceeds_every_limit(ask: Ask, frame: Frame, among: Mask) -> bool:
-    """Return whether no limits of the nodes `among` hold the request even when the node is empty."""
+    """Return whether no limits of the nodes `among` hold the request even when the node is empty.
+
+    What an instance holds there already needs no limit: only what lacks counts.
+    """
     limits, known = known_limits(frame)
     known = known & among
     if not known.any():
         return False
     wanted = np.array([[getattr(ask.amounts, dimension)] for dimension in DIMENSIONS], dtype=np.int64)
-    return bool((limits[:, known] < wanted).any(axis=0).all())
+    return bool(((limits < wanted) & (shortfalls(ask, frame) > 0))[:, known].any(axis=0).all())
 
 
 def largest_limits(ask: Ask, frame: Frame, among: Mask) -> str:

@@ -119,3 +119,17 @@ def test_a_cordoned_node_that_would_not_fit_is_not_said_to_help() -> None:
     assert decision_on(small).remedy == ""
     assert decision_on(small, other).remedy == "uncordon n2"
     assert decision_on(small, other, region="eu").remedy == ""
+
+
+def test_an_instance_above_a_limit_that_became_smaller_may_wait_for_what_it_grows_by() -> None:
+    held = {"uuid": "i1", "node": "n1", "cpus": 8, "memory_mb": 1024, "disk_gb": 10}
+    node = a_node(limit_cpus=4, used_cpus=8, limit_memory_mb=4096, used_memory_mb=3584, memory_total_instance_actual=0)
+    asked: dict[str, Any] = {"reason": "resize", "instance": "i1", "instances": [held], "cpus": 8}
+
+    grows, beyond = decision_on(node, memory_mb=2048, **asked), decision_on(node, memory_mb=8192, **asked)
+
+    assert (grows.transient, grows.remedy) == (True, "nearest is n1: it lacks 512 MiB of memory")
+    assert (beyond.transient, beyond.remedy) == (
+        False,
+        "ask for less, or register a larger node: waiting cannot help",
+    )
