@@ -100,6 +100,12 @@ def test_a_story_on_a_terminal_is_broken_between_words_and_a_log_is_not() -> Non
     assert len(logged.getvalue().splitlines()) == 1
 
 
+def test_what_holds_several_within_a_cell_is_kept_together() -> None:
+    declared = {"labels": {"kind": "simulated", "rack": "c"}, "arch": "amd64", "gpus": ["a"], "profiles": {}}
+
+    assert output.plain(declared) == "labels=(kind=simulated rack=c) arch=amd64 gpus=a profiles=-"
+
+
 def words_of(lines: list[str]) -> list[str]:
     return " ".join(lines).split()
 

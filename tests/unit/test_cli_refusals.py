@@ -91,6 +91,16 @@ def test_a_value_that_is_refused_is_told_by_its_flag_and_in_units_that_can_be_ty
     assert in_words(invalid(field, message), "/auth/namespaces/ci/claims", {}) == told
 
 
+@pytest.mark.parametrize(
+    ("path", "held"),
+    [("/auth/namespaces/ci", "--namespace ci"), ("/nodes/sim-05", "--node sim-05")],
+)
+def test_what_still_holds_instances_is_told_with_the_list_of_them(path: str, held: str) -> None:
+    document = {"code": "conflict", "detail": "it still holds 2 instances; delete them first"}
+
+    assert hints(document, path, None) == [f"Which they are: fleet instance list {held}"]
+
+
 def test_a_key_that_is_there_already_is_rotated() -> None:
     document = {"code": "conflict", "detail": "namespace ci already has a key named deploy"}
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from typing import Any, Final
+from uuid import UUID
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
-from fleet.model.body_problems import field_of
+from fleet.model.body_problems import field_of, problems_of
 from fleet.model.errors import InvalidRequest
 from fleet.model.request import InstanceRequest, Reason, parse_placement_request, parse_stored_request
 
@@ -198,6 +200,13 @@ def test_the_detail_tells_field_and_sentence_of_each_problem() -> None:
         parse_placement_request({"cpus": 0, "memory_mb": "1"})
 
     assert refused.value.detail == "cpus: 0 is below 1, the least; memory_mb: must be a whole number, not a text"
+
+
+def test_what_is_no_uuid_is_told_so() -> None:
+    with pytest.raises(ValidationError) as refused:
+        TypeAdapter(UUID).validate_python("x")
+
+    assert [item["message"] for item in problems_of(refused.value)] == ["is not a uuid"]
 
 
 def test_a_fork_is_read_where_one_was_stored() -> None:

@@ -151,10 +151,16 @@ def plain(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
-        return " ".join(f"{name}={plain(item)}" for name, item in value.items()) or "-"
+        return " ".join(f"{name}={_within(item)}" for name, item in value.items()) or "-"
     if isinstance(value, list):
         return " ".join(plain(item) for item in value) or "-"
     return str(value)
+
+
+def _within(value: Any) -> str:
+    """A value in a map; what holds several is kept together."""
+    several = isinstance(value, Mapping | list) and len(value) > 1
+    return f"({plain(value)})" if several else plain(value)
 
 
 def _at(item: Mapping[str, Any], path: str) -> Any:

@@ -26,6 +26,7 @@ FLAGS: Final = {
 }
 """Fields of bodies by the words that are typed, as flags or in a file."""
 SECONDS: Final = "_seconds"
+HELD: Final = " still holds "
 NAMESPACES: Final = ("auth", "namespaces")
 OF_CLAIMS: Final = 4
 """Segments of `/auth/namespaces/{namespace}/claims`."""
@@ -61,6 +62,9 @@ def hints(document: Mapping[str, Any], path: str, body: Any) -> list[str]:
     if document.get("code") == "not_found":
         _, listing = _missing(str(document.get("detail") or ""), segments, body)
         return [f"Which there are: {listing}"] if listing else []
+    if document.get("code") == "conflict" and HELD in str(document.get("detail")) and len(segments) > 1:
+        of, name = ("--namespace", segments[2]) if segments[:2] == NAMESPACES else ("--node", segments[1])
+        return [f"Which they are: fleet instance list {of} {name}"]
     of_keys = segments[:2] == NAMESPACES and segments[3:] == ("keys",)
     if of_keys and document.get("code") == "conflict" and isinstance(body, Mapping):
         return [f"A new secret for it: fleet key rotate {segments[2]} {body.get('name')}"]

@@ -202,7 +202,8 @@ def delete(db: Database, name: str, *, by: str = "") -> bool:
 
     left = db.unit(work, on_lost=gone)
     if left > 0:
-        detail = f"namespace {name} still holds {left} instance(s); delete them first"
+        held = "1 instance; delete it first" if left == 1 else f"{left} instances; delete them first"
+        detail = f"namespace {name} still holds {held}"
         raise Conflict(detail, state="in_use", instances=left)
     return left == 0
 

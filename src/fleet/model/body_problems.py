@@ -55,7 +55,14 @@ _LENGTHS: Final = MappingProxyType(
         "too_short": ("min_length", "has {} entries, at least {} are needed"),
     }
 )
-_SENTENCES: Final = MappingProxyType({"missing": "is missing", "extra_forbidden": "unknown field"})
+_SENTENCES: Final = MappingProxyType(
+    {
+        "missing": "is missing",
+        "extra_forbidden": "unknown field",
+        "uuid_parsing": "is not a uuid",
+        "uuid_type": "is not a uuid",
+    }
+)
 
 
 def field_of(place: Iterable[str | int]) -> str:
