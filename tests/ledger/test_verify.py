@@ -11,6 +11,7 @@ import pytest
 
 from fleet.ledger import leases, moves, schema
 from fleet.ledger.database import Database
+from fleet.ledger.migrate import migrate
 from fleet.ledger.reconcile import needs_pass, reconcile
 from fleet.ledger.truth import CLAIM_COLUMNS, CLUSTER_COLUMNS, NODE_COLUMNS
 from fleet.ledger.verify import verify
@@ -127,12 +128,19 @@ def test_a_charge_without_an_instance_and_an_instance_without_its_charge_are_lis
     } <= set(listed(db))
 
 
-def test_without_the_clusters_row_nothing_is_called_true(db: Database) -> None:
+def test_without_the_clusters_row_nothing_is_called_true_and_what_is_said_to_help_does(db: Database) -> None:
+    lease = leases.acquire(db, "reconciler", "test", 600)
+    assert lease is not None
+    fleet_of.admitted(db, ask(fleet_of.node(db, cpus=8), cpus=3))
     fleet_of.execute(db, "DELETE FROM cluster_capacity")
     try:
         for look in (verify, needs_pass):
             with pytest.raises(BrokenPromise, match="migrate-db"):
                 look(db)
     finally:
-        # The tables are shared by all tests, and only their contents are forgotten.
-        fleet_of.execute(db, "INSERT INTO cluster_capacity (id, updated_at) VALUES (1, {now})")
+        migrate(db)
+
+    assert needs_pass(db)
+    reconcile(db, lease, PLAIN)
+    assert listed(db) == []
+    assert fleet_of.unclaimed(db)[0] == 3

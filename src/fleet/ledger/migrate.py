@@ -14,7 +14,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from fleet.ledger.database import Database
+from fleet.ledger.database import Database, Sql
 from fleet.model.errors import DatabaseUnavailable
 
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -24,6 +24,12 @@ FILE_PAUSE_SECONDS = 0.05
 # A named lock: there is no table yet that could be locked, and nothing but the order of two migrations rests on it.
 # Each wait is shorter than a session waits for an answer.
 TAKE_TURN = "SELECT GET_LOCK(CONCAT('fleet-migrate-', MD5(DATABASE())), 2)"
+# Where somebody lost it; the reconciler's next look fills it with the truth.
+CLUSTER_ROW = Sql(
+    "INSERT {ignore} INTO cluster_capacity (id, updated_at) VALUES (1, {now}) {conflict}",
+    mysql_ignore="IGNORE",
+    sqlite_conflict="ON CONFLICT DO NOTHING",
+)
 END_TURN = "SELECT RELEASE_LOCK(CONCAT('fleet-migrate-', MD5(DATABASE())))"
 
 
@@ -35,13 +41,16 @@ def _config(db: Database) -> Config:
 
 
 def migrate(db: Database) -> None:
-    """Bring the schema to its newest form. Safe to run again, and from several processes at once: they take turns.
+    """Bring the schema to its newest form, with the one row that every ledger has.
+
+    Safe to run again, and from several processes at once: they take turns.
 
     Raises:
         DatabaseUnavailable: another migration went on for longer than this one could wait.
     """
     with _turn(db):
         command.upgrade(_config(db), "head")
+        db.unit(CLUSTER_ROW.run)
 
 
 @contextmanager
