@@ -12,7 +12,6 @@ from fleet.model.decision import Decision
 from fleet.model.node import CapacityRow, NodeRecord
 from fleet.model.request import PlacementRequest, Reason
 from fleet.model.resources import Amounts, Limits
-from fleet.placement.document import read_instance
 from fleet.placement.example import a_node
 from fleet.placement.gpus import inventory_of
 from fleet.placement.pipeline import decide
@@ -22,7 +21,6 @@ from tests.property.fleets import (
     CAPACITY,
     CREATE,
     DECLARED,
-    INSTANCES,
     INVENTORIES,
     LAWS,
     METRICS,
@@ -30,7 +28,6 @@ from tests.property.fleets import (
     PLAIN,
     SEEDS,
     documents,
-    instances,
     nodes,
     orders,
     requests,
@@ -152,11 +149,6 @@ def test_a_decision_replays_from_its_stored_base_and_changes(
         snapshot._replace_counters(at, other.ledger)
         snapshot._replace_samples(at, other.sample.matrix)
         snapshot.update_gpus({snapshot.node_id(int(at[0])): other.gpus.inventory(0)})
-    for uuid in data.draw(st.sets(st.sampled_from(INSTANCES), max_size=2)):
-        snapshot.put_instance(read_instance(data.draw(instances(uuid))))
-    # The first one is kept: the request may start from it.
-    for uuid in data.draw(st.sets(st.sampled_from(INSTANCES[1:]), max_size=1)):
-        snapshot.forget_instance(uuid)
     snapshot.now_us += data.draw(st.integers(0, 100_000_000))
 
     decision = decide(request, snapshot, seed)
@@ -337,7 +329,7 @@ def test_a_fleet_that_was_declared_anew_is_the_fleet_of_its_last_records(
     snapshot, last = Snapshot.from_records([], ClusterConfig(), 2_000_000), dict[str, NodeRecord]()
     for change in changes:
         if isinstance(change, NodeRecord):
-            snapshot.update_record(change)
+            snapshot.update_records([change])
             last[change.name] = change
         elif change in last:
             snapshot.remove(last.pop(change).node_id)

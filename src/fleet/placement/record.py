@@ -146,7 +146,6 @@ def encode_changes(snapshot: Snapshot, since_version: int) -> bytes:
         )
     frame, writer = snapshot.frame, Writer()
     before = snapshot.marked(since_version)
-    instances = snapshot.instances_changed_since(since_version)
     header: dict[str, Any] = {"now_us": frame.now_us, "relative": before is not None}
     for key, rows, now, then in (
         ("ledger", snapshot.rows_changed_since(since_version), frame.ledger, None if before is None else before.ledger),
@@ -162,9 +161,6 @@ def encode_changes(snapshot: Snapshot, since_version: int) -> bytes:
     gpus = snapshot.gpus_changed_since(since_version)
     if len(gpus):
         header["gpus"] = [[int(at), inventory_form(frame.gpus.inventory(int(at)))] for at in gpus]
-    if instances:
-        forms = {uuid: None if item is None else instance_form(item) for uuid, item in instances.items()}
-        header["instances"] = list(forms.items())
     return writer.finish(CHANGES, header)
 
 
@@ -195,7 +191,6 @@ class DecodedBase:
         """Return the snapshot with changes applied, in order; the base stays what it is."""
         ledger, sample, now_us = self.ledger.copy(), self.sample.copy(), self.now_us
         gpus: dict[int, GpuInventory] = {}
-        instances = dict(self.instances)
         for blob in changes:
             more = Source(CHANGES, blob)
             now_us = more.header["now_us"]
@@ -203,12 +198,8 @@ class DecodedBase:
                 if key in more.header:
                     _apply(more, more.header[key], matrix, relative=more.header["relative"])
             gpus |= {at: inventory_of(form) for at, form in more.header.get("gpus", [])}
-            for uuid, form in more.header.get("instances", []):
-                instances.pop(uuid, None)
-                if form is not None:
-                    instances[uuid] = read_instance(form)
         table = _table({**self.gpus, **gpus}, len(self.roster.names)) if gpus else self.table
-        index = InstanceIndex(instances.values())
+        index = InstanceIndex(self.instances.values())
         return Snapshot(Frame(self.roster, ledger, Sample(sample, self.config), now_us, index, table))
 
 

@@ -47,7 +47,6 @@ class Snapshot:
         self._ledger_versions = np.full(len(frame), 1, dtype=np.int64)
         self._sample_versions = np.full(len(frame), 1, dtype=np.int64)
         self._gpu_versions = np.full(len(frame), 1, dtype=np.int64)
-        self._instance_versions: dict[str, int] = dict.fromkeys(frame.instances, 1)
         self._marks: OrderedDict[int, Frame] = OrderedDict()
 
     @classmethod
@@ -95,7 +94,7 @@ class Snapshot:
 
     @property
     def version(self) -> int:
-        """A number that grows with every change of a row, of the nodes, the configuration or the instances."""
+        """A number that grows with every change of a row, of the nodes or the configuration."""
         return self._version
 
     @property
@@ -141,12 +140,8 @@ class Snapshot:
         self._frame = Frame(old.roster, old.ledger, sample, old.now_us, old.instances, old.gpus)
         self.layout_version = self._next_version()
 
-    def update_record(self, record: NodeRecord) -> None:
-        """Take in a node that is new, or whose sample or declaration changed."""
-        self.update_records([record])
-
     def update_records(self, records: Sequence[NodeRecord]) -> None:
-        """Take in many records at once: one copy of the columns for all of them."""
+        """Take in nodes that are new, or whose sample or declaration changed; the columns are copied once for all."""
         latest = {record.name: record for record in records}
         self._extend([record for name, record in latest.items() if name not in self._frame.roster.index])
         self._redeclare(list(latest.values()))
@@ -234,22 +229,6 @@ class Snapshot:
         sample, gpus = Sample(old.sample.matrix[:, stays], old.config), old.gpus.resized(keep.tolist())
         self._frame = Frame(roster, old.ledger[:, stays], sample, old.now_us, old.instances, gpus)
 
-    def put_instance(self, instance: InstanceRecord) -> None:
-        """Keep an instance in the index: a re-placement is judged by what its charges hold already."""
-        self.update_instances({instance.uuid: instance})
-
-    def forget_instance(self, uuid: str) -> None:
-        """Drop an instance from the index."""
-        self.update_instances({uuid: None})
-
-    def update_instances(self, fresh: Mapping[str, InstanceRecord | None]) -> None:
-        """Take in instances that are new or changed, and forget those that are None: one index for all of them."""
-        known = self._frame.instances
-        changed = {uuid: one for uuid, one in fresh.items() if known.get(uuid) != one}
-        if changed:
-            self._instance_versions |= dict.fromkeys(changed, self._next_version())
-            self._frame = self._frame.with_instances(known.changed(changed))
-
     def rows_changed_since(self, version: int) -> NDArray[np.intp]:
         """Return the indexes of the nodes whose columns changed after `version`."""
         return np.flatnonzero(np.maximum(self._ledger_versions, self._sample_versions) > version)
@@ -261,11 +240,6 @@ class Snapshot:
     def gpus_changed_since(self, version: int) -> NDArray[np.intp]:
         """Return the indexes of the nodes whose GPUs changed after `version`."""
         return np.flatnonzero(self._gpu_versions > version)
-
-    def instances_changed_since(self, version: int) -> Mapping[str, InstanceRecord | None]:
-        """Return the instances put (or None: forgotten) after `version`."""
-        changed = [uuid for uuid, at in self._instance_versions.items() if at > version]
-        return {uuid: self._frame.instances.get(uuid) for uuid in changed}
 
     def mark(self) -> int:
         """Remember the present view under its version, for `encode_changes`; only the last few are kept."""

@@ -8,7 +8,6 @@ import pytest
 from fleet.placement import record
 from fleet.placement.columns import COLUMN_MAX, LEDGER, UNKNOWN, UNLIMITED
 from fleet.placement.example import a_node
-from fleet.placement.instances import InstanceRecord
 from fleet.placement.pipeline import decide
 from fleet.placement.record import (
     decode,
@@ -96,8 +95,6 @@ def test_changes_replay_onto_a_checkpoint() -> None:
     version = snapshot.mark()
     grow(snapshot, 1)
     grow(snapshot, 3)
-    snapshot.put_instance(InstanceRecord("i2", node="node-0003"))
-    snapshot.forget_instance("i1")
 
     again = decode(base, checkpoint, encode_changes(snapshot, version))
 

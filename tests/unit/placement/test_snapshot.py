@@ -12,7 +12,6 @@ from fleet.model.node import CapacityRow, NodeRecord
 from fleet.model.resources import Amounts, Limits
 from fleet.placement.columns import UNKNOWN, UNLIMITED
 from fleet.placement.example import a_node
-from fleet.placement.instances import InstanceRecord
 from fleet.placement.snapshot import Snapshot
 
 NOW = 1_796_000_000_000_000
@@ -101,7 +100,7 @@ def test_a_node_read_before_its_first_sample_is_handed_back_when_its_row_is_born
 
     assert snapshot.update_counters([a_row(11)]) == [11]
 
-    snapshot.update_record(a_record("n1", 11))
+    snapshot.update_records([a_record("n1", 11)])
 
     assert snapshot.update_counters([a_row(11)]) == []
 
@@ -137,10 +136,9 @@ def test_frames_never_change() -> None:
     before = frame.ledger.copy(), frame.sample.matrix.copy(), frame.roster.names
 
     snapshot.update_counters([a_row(11, used_cpus=9)])
-    snapshot.update_record(a_record("n2", 12, metrics={}))
-    snapshot.update_record(a_record("n3", 13))
+    snapshot.update_records([a_record("n2", 12, metrics={})])
+    snapshot.update_records([a_record("n3", 13)])
     snapshot.remove(11)
-    snapshot.put_instance(InstanceRecord("i1", node="n2"))
     snapshot.now_us = NOW + 1
 
     assert np.array_equal(before[0], frame.ledger)
@@ -155,9 +153,9 @@ def test_a_new_node_and_a_changed_declaration_change_the_layout() -> None:
     snapshot = two_nodes()
     before = snapshot.layout_version
 
-    snapshot.update_record(a_record("n3", 13))
+    snapshot.update_records([a_record("n3", 13)])
     added = snapshot.layout_version
-    snapshot.update_record(a_record("n3", 13, labels={"rack": "b"}))
+    snapshot.update_records([a_record("n3", 13, labels={"rack": "b"})])
     declared = snapshot.layout_version
     snapshot.configure(ClusterConfig(ram_overcommit_ratio=Decimal(1)))
 
@@ -169,7 +167,7 @@ def test_a_new_sample_changes_the_row_but_not_the_layout() -> None:
     snapshot = two_nodes()
     before, layout = snapshot.version, snapshot.layout_version
 
-    snapshot.update_record(a_record("n2", 12, metrics={**a_node()["metrics"], "memory_available": 1}))
+    snapshot.update_records([a_record("n2", 12, metrics={**a_node()["metrics"], "memory_available": 1})])
 
     assert snapshot.samples_changed_since(before).tolist() == [1]
     assert layout == snapshot.layout_version
@@ -202,17 +200,6 @@ def test_removing_keeps_the_others_as_they_were() -> None:
 def test_two_records_of_one_name_are_a_bug() -> None:
     with pytest.raises(ValueError, match="2 node records hold only 1 different names"):
         Snapshot.from_records([a_record("n1", 11), a_record("n1", 12)], ClusterConfig(), NOW)
-
-
-def test_instances_come_and_go() -> None:
-    snapshot = two_nodes()
-    before = snapshot.version
-    snapshot.put_instance(InstanceRecord("i1", node="n1"))
-    snapshot.put_instance(InstanceRecord("i2", node="n1"))
-    snapshot.forget_instance("i1")
-    snapshot.forget_instance("i9")
-
-    assert {"i1": None, "i2": InstanceRecord("i2", node="n1")} == snapshot.instances_changed_since(before)
 
 
 def test_figures_as_older_daemons_publish_them() -> None:
