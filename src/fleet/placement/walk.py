@@ -32,6 +32,9 @@ LOCK_PROBES_MAX: Final = 16
 CAPACITY_REFUSALS_MAX: Final = 32
 """After so many an attempt makes way for a fresh view. The last attempt has no such bound."""
 
+FINAL_WAIT_SECONDS: Final = 0.15
+"""For the one busy node, picked at random, that the end of the last attempt waits for."""
+
 Nodes = NDArray[np.intp]
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from fleet.placement.walk import FINAL_WAIT_SECONDS
+
 SECOND_US: Final = 1_000_000
 
-FINAL_WAIT_US: Final = 150_000
-"""How long the one busy node that is waited for is waited for."""
+FINAL_WAIT_US: Final = round(FINAL_WAIT_SECONDS * SECOND_US)
 
 QUICK_US: Final = 10_000
 """Counters read less than this ago serve the next decision too."""
