@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from fleet.cli import session
 from fleet.cli.app import run
-from fleet.cli.outcome import UNREACHABLE, USAGE
+from fleet.cli.outcome import REFUSED, UNREACHABLE, USAGE
 
 ASKED = ("instance", "create", "x", "--memory", "64")
 
@@ -42,6 +44,46 @@ def test_an_update_of_nothing_is_not_asked_for(capsys: pytest.CaptureFixture[str
     assert run(["node", "update", "sim-01"]) == USAGE
 
     assert capsys.readouterr().err.splitlines()[0] == "fleet: nothing is given to change"
+
+
+def test_a_label_has_one_value(capsys: pytest.CaptureFixture[str]) -> None:
+    labels = ("--label", "rack=a", "--label", "kind=x", "--label", "rack=b")
+
+    assert run([*ASKED, "--cpus", "1", *labels]) == USAGE
+
+    assert capsys.readouterr().err == "fleet: --label gives rack two values: 'a' and 'b'\n"
+
+
+def test_a_database_without_tables_is_no_fault_of_the_program(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config"
+    config.write_text(f"DATABASE_URL=sqlite:///{tmp_path}/empty.db\n")
+
+    assert run(["ctl", "audit", "--config", str(config)]) == REFUSED
+
+    told = capsys.readouterr().err
+    assert told.startswith("fleet: the database refused: no such table: events")
+    assert "fleet ctl migrate-db" in told
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_what_cannot_be_written_is_told(form: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "fleet.cli.app", "config", "show", *form]
+    with open("/dev/full", "w") as full:  # noqa: PTH123  # a device, and no path of ours
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+
+    assert (ended.returncode, ended.stderr) == (
+        REFUSED,
+        "fleet: the output could not be written: No space left on device\n",
+    )
+
+
+def test_an_output_that_is_closed_is_no_fault() -> None:
+    command = f"{sys.executable} -m fleet.cli.app config show >&-"
+    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_a_value_is_told_with_what_would_be_accepted(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 refused with a reason, 2 usage or configuration, 3 the ser
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -33,7 +34,7 @@ from fleet.cli.commands import (
 )
 from fleet.cli.commands.asking import remedy_lines
 from fleet.cli.layout import broken
-from fleet.cli.outcome import DONE, REFUSED, UNREACHABLE, USAGE, Misused, Refused
+from fleet.cli.outcome import DONE, REFUSED, UNREACHABLE, USAGE, Misused, Refused, reason
 from fleet.cli.output import Form, Output, console, terminal_width
 from fleet.cli.session import SYSTEM, URL_DEFAULT, Shell
 from fleet.cli.typed_values import WIDTH, Commands
@@ -41,6 +42,7 @@ from fleet.model.errors import DatabaseUnavailable, FleetError, InvalidRequest
 
 INTERRUPTED: Final = 130
 SHOWN_CHARACTERS: Final = 80
+UNWRITTEN: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 _EVERYWHERE: Final = frozenset({"--json", "--simple"})
 _EVERYWHERE_WITH_VALUE: Final = frozenset({"--url", "--key-file", "--admin-key-file", "--as"})
 # These have options of their own under the same names.
@@ -112,10 +114,14 @@ def ctl_main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; its exit code. Whatever goes wrong is told in words."""
+    # A stream that was closed (`>&-`) is none; what is said into it is lost, as was wished. Open to the end:
+    sys.stdout, sys.stderr = (stream or Path(os.devnull).open("w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
     line = _reordered(list(arguments))
     as_json = "--json" in line
     try:
         ended = typer.main.get_command(app)(args=line, prog_name="fleet", standalone_mode=False)
+        # Here, and not when the interpreter ends: a full disk is told in words too.
+        sys.stdout.flush()
     except usage.WrongUsage as wrong:
         if usage.is_help(wrong):
             console(error=True).print(str(wrong), markup=False)
@@ -128,14 +134,22 @@ def run(arguments: Sequence[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         # Whoever read us has seen enough (`fleet … | head`).
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _print_nothing_more()
         return DONE
     except Exception as error:  # noqa: BLE001  # the last line of defence: a person gets a sentence
         return _told(error, as_json=as_json)
     return ended if isinstance(ended, int) else DONE
 
 
+def _print_nothing_more() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _told(error: Exception, *, as_json: bool) -> int:
+    if isinstance(error, OSError) and error.errno in UNWRITTEN:
+        _print_nothing_more()
+        _tell(f"the output could not be written: {reason(error)}", "", None)
+        return REFUSED
     if isinstance(error, UnicodeEncodeError):
         # Half characters come from a command line that is not UTF-8; what is sent or looked up is.
         error = Misused(f"{ascii(error.object)[:SHOWN_CHARACTERS]} is not text in UTF-8")
@@ -156,6 +170,11 @@ def _told(error: Exception, *, as_json: bool) -> int:
     if isinstance(error, FleetError | Unexpected):
         code = getattr(error, "code", "unexpected")
         _tell(str(error), "", {"code": code, "detail": str(error)} if as_json else None)
+        return REFUSED
+    if type(error).__module__.startswith("sqlalchemy."):
+        refused = str(getattr(error, "orig", error))
+        hint = "does DATABASE_URL name the right one, and has it its tables (`fleet ctl migrate-db`)?"
+        _tell(f"the database refused: {refused}", hint, {"code": "database", "detail": refused} if as_json else None)
         return REFUSED
     _tell(f"a fault of this program: {type(error).__name__}: {error}", "please report it with what was typed", None)
     return REFUSED

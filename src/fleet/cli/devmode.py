@@ -19,6 +19,7 @@ from fleet.cli.control_plane import ControlPlane, Plan, default_state, free_port
 from fleet.cli.demo import SIMULATED, run_demo
 from fleet.cli.output import tell
 from fleet.cli.processes import StartFailed
+from fleet.cli.typed_values import Commands
 
 PORT: Final = 13000
 PORT_MAX: Final = 65535
@@ -32,6 +33,8 @@ COMMANDS_TO_TRY: Final = (
 )
 
 app = typer.Typer(
+    cls=Commands,
+    rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -223,6 +223,8 @@ def pairs(given: list[str], flag: str, *, bare: bool) -> dict[str, str]:
         key, equals, value = text.partition("=")
         if not key or not (equals or bare):
             raise Misused(f"{flag} {text!r}: write {flag} key=value")
+        if found.get(key, value) != value:
+            raise Misused(f"{flag} gives {key} two values: {found[key]!r} and {value!r}")
         found[key] = value
     return found
 

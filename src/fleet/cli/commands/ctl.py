@@ -17,7 +17,7 @@ import typer
 from fleet.cli.commands.asking import shell_of
 from fleet.cli.commands.audit import audit
 from fleet.cli.commands.settings import database_of
-from fleet.cli.outcome import Misused, not_there_yet
+from fleet.cli.outcome import Misused, not_there_yet, reason
 from fleet.cli.output import console
 from fleet.cli.steps import steps
 from fleet.cli.typed_values import Commands
@@ -135,7 +135,7 @@ def snapshot(
     try:
         out.write_text(json.dumps(document, default=float), encoding="utf-8")
     except OSError as error:
-        raise Misused(f"{out} cannot be written: {error}") from None
+        raise Misused(f"{out} cannot be written: {reason(error)}") from None
     output.say(f"{len(document['nodes'])} nodes in {out}")
 
 

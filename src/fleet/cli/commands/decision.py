@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from fleet.cli.commands.asking import shell_of, tell_remedies, uuid_of
-from fleet.cli.outcome import Misused
+from fleet.cli.outcome import Misused, reason
 from fleet.cli.output import Output
 from fleet.cli.told_events import tell
 from fleet.cli.typed_values import Commands
@@ -66,7 +66,7 @@ def _save(output: Output, folder: Path, inputs: Mapping[str, Any]) -> None:
         for name, file in files.items():
             file.write_text(json.dumps(inputs[name], ensure_ascii=False), encoding="utf-8")
     except OSError as error:
-        raise Misused(f"{folder} cannot be written: {error}") from None
+        raise Misused(f"{folder} cannot be written: {reason(error)}") from None
     seed = inputs["seed"]
     command = f"fleet decide --snapshot {files['snapshot']} --request {files['request']} --seed {seed}"
     if output.is_human:
@@ -84,11 +84,11 @@ def _tell(output: Output, found: Mapping[str, Any]) -> None:
     output.say(f"asked: {', '.join(f'{name} {_written(value)}' for name, value in found['request'].items())}")
     output.say(f"strategy {record['strategy']}, seed {found['seed']}, {record['nodes']} nodes judged")
     for stage, reasons in record["dropped"].items():
-        for reason, names in reasons.items():
+        for why, names in reasons.items():
             shown = ", ".join(str(name) for name in names[:NAMES_SHOWN])
-            total = record["counts"][stage][reason]
+            total = record["counts"][stage][why]
             more = f" and {total - NAMES_SHOWN} more" if total > NAMES_SHOWN else ""
-            output.say(f"  {stage} dropped {total} for {reason}: {shown}{more}")
+            output.say(f"  {stage} dropped {total} for {why}: {shown}{more}")
     if record["ranked"]:
         ranked = ", ".join(str(name) for name in record["ranked"][:NAMES_SHOWN])
         output.say(f"  ranked, best first: {ranked} (of {record['ranked_total']})")
