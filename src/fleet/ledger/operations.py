@@ -7,7 +7,7 @@ database's clock, never a worker's.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -296,6 +296,8 @@ def retry(db: Database, uuid: str, *, node_id: int | None = None, by: str = "") 
     """
     found = _known(db, uuid)
 
+    began: list[str] = []
+
     def work(conn: Connection) -> bool:
         before = _locked(conn, uuid, node_id)
         if not _RETRY.run(conn, uuid=uuid).rowcount:
@@ -303,9 +305,10 @@ def retry(db: Database, uuid: str, *, node_id: int | None = None, by: str = "") 
         old = {"state": before.state, "attempts": before.attempts, "error": before.error}
         new = {"state": str(OperationState.PENDING), "attempts": 0}
         _record_act(conn, found, "operation retried", {"old": old, "new": new}, by)
+        began[:] = [uuid]
         return True
 
-    if not db.unit(work):
+    if not db.unit(work, on_lost=lambda: _ended_as(db, uuid, began, lambda state: state != OperationState.FAILED)):
         raise Conflict(f"only a failed operation can be tried again; this one is {_known(db, uuid).state}")
     return _known(db, uuid)
 
@@ -330,7 +333,9 @@ def cancel(
     if found.kind is OperationKind.DELETE:
         raise Conflict("a delete cannot be cancelled: its instance would stay in state deleting for ever")
 
-    def work(conn: Connection) -> None:
+    began: list[str] = []
+
+    def work(conn: Connection) -> bool:
         if found.kind is OperationKind.CREATE:
             instances.move_state(conn, found.instance_uuid, {InstanceState.CREATING}, InstanceState.ERROR, error=reason)
         before = _locked(conn, uuid, node_id)
@@ -339,9 +344,17 @@ def cancel(
         old = {"state": before.state, "attempts": before.attempts}
         changed = {"old": old, "new": {"state": str(OperationState.CANCELLED)}, "reason": reason}
         _record_act(conn, found, "operation cancelled", changed, by)
+        began[:] = [uuid]
+        return True
 
-    db.unit(work)
+    db.unit(work, on_lost=lambda: _ended_as(db, uuid, began, lambda state: state == OperationState.CANCELLED))
     return _known(db, uuid)
+
+
+def _ended_as(db: Database, uuid: str, began: list[str], wanted: Callable[[str], bool]) -> bool | None:
+    """After a lost answer, once nobody is changing it: whether an act that was written was carried out as well."""
+    row = db.unit(lambda conn: _LOCK.run(conn, uuid=uuid).first()) if began else None
+    return True if row is not None and wanted(row.state) else None
 
 
 def _locked(conn: Connection, uuid: str, node_id: int | None) -> Row[Any]:

@@ -32,7 +32,9 @@ REASON_CHARACTERS_MAX = 1000
 PUBLISH_BATCH_MAX = 50
 GOOD_PROBES_TO_RECOVER = 3
 
-_NODE = "SELECT id, name, state, scheduling, max_instances, good_probes, backend FROM nodes WHERE name = :name"
+_NODE = """
+    SELECT id, name, state, scheduling, max_instances, good_probes, backend, registered_at FROM nodes WHERE name = :name
+"""
 FIND_NODE = Sql(_NODE)
 LOCK_NODE = Sql(_NODE + " {for_update}")
 INSERT_ROW = Sql("""
@@ -365,11 +367,25 @@ def remove_node(db: Database, name: str, *, by: str = "") -> None:
         NodeNotFound: no such node.
         Conflict: the node still holds charges; the sentence names them.
     """
-    db.unit(lambda conn: _remove(conn, name, by))
+    removing: list[int] = []
+
+    def work(conn: Connection) -> bool:
+        node, row = _locked(conn, _existing(conn, name))
+        removing[:] = [node["registered_at"]]
+        _remove(conn, node, row, by)
+        return True
+
+    def gone() -> bool | None:
+        """After a lost answer: one of that name that was registered since is not the one that was meant."""
+        node = db.unit(lambda conn: LOCK_NODE.run(conn, name=name).mappings().first())
+        stands = node is not None and node["state"] != NodeState.DELETED and [node["registered_at"]] == removing
+        return None if stands or not removing else True
+
+    db.unit(work, on_lost=gone)
 
 
-def _remove(conn: Connection, name: str, by: str = "") -> None:
-    node, row = _locked(conn, _existing(conn, name))
+def _remove(conn: Connection, node: RowMapping, row: RowMapping | None, by: str) -> None:
+    name = node["name"]
     held = [str(item.instance_uuid) for item in HELD.run(conn, node_id=node["id"])]
     if held:
         more = " and more" if len(held) > 5 else ""
