@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fleet.cli.caller import Caller
+from fleet.model.resources import CLUSTER_DIMENSIONS
 
-DIMENSIONS: Final = ("cpus", "memory_mb", "disk_gb")
 # What the public view calls them.
 PUBLIC: Final = (("cpus", "cpu"), ("memory_mb", "ram"), ("disk_gb", "disk"))
 OPEN_STATES: Final = ("pending", "running")
@@ -35,7 +35,7 @@ class NodeBooks:
     def over(self, held: Sequence[int] = (0, 0, 0)) -> list[str]:
         """The dimensions in which the ledger, or what the driver knows to be there, exceeds the limit."""
         found = []
-        for name, mine in zip(DIMENSIONS, held, strict=False):
+        for name, mine in zip(CLUSTER_DIMENSIONS, held, strict=False):
             limit, used = self.limits[name], max(self.used[name], mine)
             if limit is not None and used > limit:
                 found.append(f"{self.name} is oversold: {used} {name} committed, the limit is {limit}")

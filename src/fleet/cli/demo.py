@@ -22,6 +22,7 @@ from fleet.cli.caller import Answer, Caller, Session
 from fleet.cli.commands.asking import remedy_lines
 from fleet.cli.output import tell
 from fleet.cli.steps import Steps, steps
+from fleet.model.resources import CLUSTER_DIMENSIONS
 
 NAMESPACE: Final = "demo"
 CLIENTS: Final = 16
@@ -120,7 +121,7 @@ def _burst(session: Session, bars: Steps) -> Burst:
 
 
 def _body(index: int, size: Sequence[int]) -> dict[str, Any]:
-    return {"name": f"web-{index:03d}", "namespace": NAMESPACE, **dict(zip(books.DIMENSIONS, size, strict=True))}
+    return {"name": f"web-{index:03d}", "namespace": NAMESPACE, **dict(zip(CLUSTER_DIMENSIONS, size, strict=True))}
 
 
 def _note(burst: Burst, ask: Mapping[str, Any], answer: Answer) -> None:
@@ -129,7 +130,7 @@ def _note(burst: Burst, ask: Mapping[str, Any], answer: Answer) -> None:
         burst.placed[answer.body["uuid"]] = answer.body
         before = burst.held.get(answer.body["node"], (0, 0, 0))
         burst.held[answer.body["node"]] = [
-            held + ask[name] for held, name in zip(before, books.DIMENSIONS, strict=True)
+            held + ask[name] for held, name in zip(before, CLUSTER_DIMENSIONS, strict=True)
         ]
     elif isinstance(answer.body, dict) and answer.body.get("code") == "out_of_capacity":
         burst.refused.append((ask, answer.body))

@@ -20,7 +20,8 @@ from typing import Any, Final
 
 from fleet.cli.caller import Answer, Caller, Session, Unexpected, Unreachable
 from fleet.cli.openb import EventKind, TraceEvent, windows_of
-from fleet.cli.replay_tally import DIMENSIONS, Tally, UtilisationPoint
+from fleet.cli.replay_tally import Tally, UtilisationPoint
+from fleet.model.resources import CLUSTER_DIMENSIONS
 
 ANSWER_SECONDS_MAX: Final = 300.0
 DELETES_OPEN_MAX: Final = 128
@@ -205,8 +206,8 @@ class Driver:
             UtilisationPoint(
                 trace_s=trace_s,
                 elapsed_s=time.monotonic() - self._started,
-                used={name: committed(capacity, name) for name in DIMENSIONS},
-                total={name: capacity[f"total_{name}"] for name in DIMENSIONS},
+                used={name: committed(capacity, name) for name in CLUSTER_DIMENSIONS},
+                total={name: capacity[f"total_{name}"] for name in CLUSTER_DIMENSIONS},
                 placed=len(self._tally.placed),
                 refused=self._tally.refused_count,
                 departed=self._tally.departed,

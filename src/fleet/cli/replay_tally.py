@@ -18,7 +18,6 @@ from fleet.cli.openb import TraceTask
 from fleet.model.resources import Amounts
 
 PROBLEMS_KEPT = 50
-DIMENSIONS = ("cpus", "memory_mb", "disk_gb")
 
 
 @dataclass(frozen=True, slots=True)

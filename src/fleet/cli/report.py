@@ -16,7 +16,8 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from fleet.cli.replay_tally import DIMENSIONS, Tally, UtilisationPoint, percentile
+from fleet.cli.replay_tally import Tally, UtilisationPoint, percentile
+from fleet.model.resources import CLUSTER_DIMENSIONS
 
 MATPLOTLIB_HINT: Final = "no plot: matplotlib is not installed (pip install 'sf-fleet[plots]')"
 UNITS: Final = {"cpus": "CPUs", "memory_mb": "memory", "disk_gb": "disk"}
@@ -70,7 +71,7 @@ class Report:
             "elapsed_s": round(self.elapsed_s, 2),
             "settle_s": round(self.settle_s, 2),
             "late_s_max": round(self.late_s, 2),
-            "utilisation_percent_peak": {name: round(peak(tally.curve, name), 2) for name in DIMENSIONS},
+            "utilisation_percent_peak": {name: round(peak(tally.curve, name), 2) for name in CLUSTER_DIMENSIONS},
             "problems": tally.problems,
             "problem_count": tally.problem_count,
             "oversold_nodes": list(self.oversold),
@@ -109,10 +110,10 @@ def write_csv(curve: Sequence[UtilisationPoint], path: Path) -> None:
     """The curve, one line a point."""
     with path.open("w", newline="") as handle:
         writer = csv.writer(handle)
-        amounts = [f"{kind}_{name}" for name in DIMENSIONS for kind in ("used", "total")]
+        amounts = [f"{kind}_{name}" for name in CLUSTER_DIMENSIONS for kind in ("used", "total")]
         writer.writerow(["trace_s", "elapsed_s", *amounts, "placed", "refused", "departed"])
         for point in curve:
-            row = [value for name in DIMENSIONS for value in (point.used[name], point.total[name])]
+            row = [value for name in CLUSTER_DIMENSIONS for value in (point.used[name], point.total[name])]
             counts = (point.placed, point.refused, point.departed)
             writer.writerow([point.trace_s, f"{point.elapsed_s:.3f}", *row, *counts])
 
@@ -131,7 +132,7 @@ def draw(report: Report, path: Path) -> bool:
     unit, label = (1, "requests drawn") if fill else (86_400, "days of the trace")
     hours = [point.trace_s / unit for point in curve]
     figure, (above, below) = plt.subplots(2, 1, figsize=(10, 7), sharex=True, height_ratios=(3, 2))
-    for name, style in zip(DIMENSIONS, ("-", "--", ":"), strict=True):
+    for name, style in zip(CLUSTER_DIMENSIONS, ("-", "--", ":"), strict=True):
         shares = [share(point.used[name], point.total[name]) for point in curve]
         above.plot(
             hours,
@@ -186,7 +187,7 @@ def show(report: Report, console: Console) -> None:
     if report.inputs.get("speed"):
         table.add_row("latest event", f"{report.late_s:.2f} s late")
     peaks = figures["utilisation_percent_peak"]
-    table.add_row("peak utilisation", ", ".join(f"{UNITS[name]} {peaks[name]} %" for name in DIMENSIONS))
+    table.add_row("peak utilisation", ", ".join(f"{UNITS[name]} {peaks[name]} %" for name in CLUSTER_DIMENSIONS))
     table.add_row("samples", ", ".join(f"{value} {name.replace('_', ' ')}" for name, value in report.samples.items()))
     table.add_row("GPUs", report.gpu_note)
     for name, found in (("oversold", report.oversold), ("lost", report.lost), ("stuck", report.stuck)):

@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from fleet.model.resources import CLUSTER_DIMENSIONS
+
 ROW: Final = "event"
 TOLD: Final = "told"
 LOG: Final = "log"
-DIMENSIONS: Final = ("cpus", "memory_mb", "disk_gb")
-LIMITS: Final = tuple(f"limit_{name}" for name in DIMENSIONS)
-USED: Final = tuple(f"node_used_{name}" for name in DIMENSIONS)
+LIMITS: Final = tuple(f"limit_{name}" for name in CLUSTER_DIMENSIONS)
+USED: Final = tuple(f"node_used_{name}" for name in CLUSTER_DIMENSIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ KNOWN: Final[Sequence[Message]] = (
     Message("instance placed without capacity guard", "instance", ("node",), ROW, "warning"),
     Message("instance placement write failed", "instance", ("node", "error"), LOG, "error"),
     Message("instance placement release failed", "instance", ("node", "error"), LOG, "error"),
-    Message("instance placement released", "instance", ("node", *DIMENSIONS, "payer", *USED)),
+    Message("instance placement released", "instance", ("node", *CLUSTER_DIMENSIONS, "payer", *USED)),
     Message(
         "capacity counter clamped at zero",
         "instance",
@@ -187,7 +188,9 @@ KNOWN: Final[Sequence[Message]] = (
         LOG,
         note="`nodes_added` and `nodes_removed` began, and ceased, to count; rows of nodes come and go with samples",
     ),
-    Message("node drifted", "reconciler", ("node", *(f"delta_used_{name}" for name in DIMENSIONS)), LOG, "warning"),
+    Message(
+        "node drifted", "reconciler", ("node", *(f"delta_used_{name}" for name in CLUSTER_DIMENSIONS)), LOG, "warning"
+    ),
 )
 FIGURES: Final[Sequence[Figures]] = (
     Figures(

@@ -9,6 +9,7 @@ import typer
 
 from fleet.cli.commands.asking import shell_of
 from fleet.cli.output import Form, Output, plain
+from fleet.model.resources import CLUSTER_DIMENSIONS
 
 FIGURES: Final = (
     *("node", "state", "scheduling", "takes_instances", "takes_none_because", "sample_age_seconds"),
@@ -31,7 +32,6 @@ MIDDLE: Final = tuple(
 )
 """What is committed beside what is left, for a line too narrow for all figures."""
 CLUSTER: Final = ("cluster", "total", "claimed", "claims_unused", "unclaimed_used", "overage", "left")
-DIMENSIONS: Final = ("cpus", "memory_mb", "disk_gb")
 ROWS_TOLD: Final = 5
 UNLIMITED: Final = "unlimited"
 
@@ -130,7 +130,7 @@ def _show_cluster(output: Output, found: Mapping[str, Any] | None) -> None:
     if found is None:
         return
     rows = []
-    for name in DIMENSIONS:
+    for name in CLUSTER_DIMENSIONS:
         figures = {part: found[f"{part}_{name}"] for part in CLUSTER[1:]}
         unlimited = {part: UNLIMITED for part in ("total", "left") if figures[part] is None}
         rows.append({"cluster": name, **figures, **unlimited})
