@@ -31,10 +31,15 @@ SETTLE_SECONDS_MAX: Final = 40.0
 SEED: Final = 2026
 CORDONED: Final = "sim-11"
 BAR_WIDTH: Final = 10
+NARROW: Final = 100
+BAR_WIDTH_NARROW: Final = 5
 CONFLICT: Final = 409
 PLACEMENTS_LOOKED_AT: Final = 20
 NODES_PER_REASON: Final = 2
-FIGURES_SHOWN: Final = ("committed_", "requested_", "limit_", "memory_available", "disk_free_gb")
+LEDGER_FIGURES: Final = ("committed_", "requested_", "limit_")
+# What is measured is judged against what is held back: a node may be far from its limit and have nothing left.
+MEASURED_FIGURES: Final = ("requested_", "available_mb", "disk_free_gb", "pending_", "minimum_free_disk_gb")
+RESERVED: Final = "memory_reserved_mb"
 
 # cpus, memory, disk: small and common ones, some that want memory or disk more than processors.
 SIZES: Final = ((1, 2048, 10), (2, 4096, 20), (4, 8192, 40), (8, 16384, 80), (2, 49152, 20), (2, 4096, 200))
@@ -192,15 +197,21 @@ def show_figures(decision: Mapping[str, Any], console: Console) -> None:
             by_reason.setdefault(why["reason"], []).append((name, why))
         for reason, dropped in by_reason.items():
             for name, why in dropped[:NODES_PER_REASON]:
-                figures = ", ".join(
-                    f"{key} {'unknown' if value is None else value}"
-                    for key, value in why.items()
-                    if key.startswith(FIGURES_SHOWN)
-                )
-                tell(console, f"    {stage['name']}: {reason}: {name} {figures}".rstrip())
+                tell(console, f"    {stage['name']}: {reason}: {name} {_figures(why)}".rstrip())
             if len(dropped) > NODES_PER_REASON:
                 others = ", ".join(name for name, _why in dropped[NODES_PER_REASON:])
                 tell(console, f"    {stage['name']}: {reason}: {others}")
+
+
+def _figures(why: Mapping[str, Any]) -> str:
+    """The figures that a node was dropped by: the ledger's, or what was measured."""
+    measured = str(why["reason"]).startswith("below_")
+    wanted = MEASURED_FIGURES if measured else LEDGER_FIGURES
+    return ", ".join(
+        f"{key} {'unknown' if value is None else value}"
+        for key, value in why.items()
+        if key.startswith(wanted) or (measured and key == RESERVED)
+    )
 
 
 def _summary(
@@ -212,12 +223,13 @@ def _summary(
     faults: Sequence[str],
     differences: Sequence[Any],
 ) -> None:
+    wide = BAR_WIDTH if console.width >= NARROW else BAR_WIDTH_NARROW
     placed_on = Counter(answer["node"] for answer in burst.placed.values())
     table = Table(title="\nNodes: committed of the limit", title_justify="left")
     for heading in ("node", "instances", "CPUs", "memory, GiB", "disk, GiB"):
         table.add_column(heading, justify="right" if heading == "instances" else "left")
     for node in nodes:
-        cells = [_bar(node, name, unit) for name, unit in (("cpus", 1), ("memory_mb", 1024), ("disk_gb", 1))]
+        cells = [_bar(node, name, unit, wide) for name, unit in (("cpus", 1), ("memory_mb", 1024), ("disk_gb", 1))]
         note = "" if node.scheduling == "enabled" else f" ({node.scheduling})"
         table.add_row(node.name + note, str(placed_on[node.name]), *cells)
     console.print(table)
@@ -234,10 +246,10 @@ def _summary(
         tell(console, fault, "red")
 
 
-def _bar(node: books.NodeBooks, dimension: str, unit: int) -> str:
+def _bar(node: books.NodeBooks, dimension: str, unit: int, wide: int) -> str:
     used, limit = node.used[dimension] // unit, node.limits[dimension]
     if limit is None:
         return f"{used} of unlimited"
     total = limit // unit
-    filled = min(BAR_WIDTH, round(BAR_WIDTH * node.used[dimension] / limit)) if limit else 0
-    return f"{'█' * filled}{'░' * (BAR_WIDTH - filled)} {used}/{total}"
+    filled = min(wide, round(wide * node.used[dimension] / limit)) if limit else 0
+    return f"{'█' * filled}{'░' * (wide - filled)} {used}/{total}"
