@@ -169,8 +169,10 @@ def test_the_report_for_people_names_what_is_wrong() -> None:
     tally.note_refused(Answer(507, REFUSAL, 0.01))
     console = Console(record=True, width=140)
 
+    tally.problems.append("answered 400: placement_rules[within] is [/b] no label")
     report.show(a_report(tally, oversold=["n1 is oversold: 11 cpus committed, the limit is 10"]), console)
 
     text = console.export_text()
+    assert "unexpected: answered 400: placement_rules[within] is [/b] no label" in text
     assert "0 of 2 nodes fit: 2 sufficient_idle_memory" in text
     assert "n1 is oversold: 11 cpus" in text

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 from rich.console import Console
 
-from fleet.cli import books, report
+from fleet.cli import books, output, report
 from fleet.cli.caller import Caller, Session, Unexpected, Unreachable
 from fleet.cli.control_plane import ControlPlane, Plan, free_port
 from fleet.cli.openb import (
@@ -30,7 +30,6 @@ from fleet.cli.openb import (
     read_tasks,
 )
 from fleet.cli.outcome import Misused
-from fleet.cli.output import tell
 from fleet.cli.processes import StartFailed
 from fleet.cli.replay_driver import Driver, Pace
 from fleet.cli.replay_samples import SamplePublisher
@@ -99,7 +98,7 @@ def replay_command(
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON on standard output")] = False,
 ) -> None:
     """Replay a recorded trace through the API: arrivals and departures, then a report with proofs."""
-    console = Console(stderr=as_json, emoji=False)
+    console = output.console(error=as_json)
     signal.signal(signal.SIGTERM, _interrupt)
     config = {
         "CPU_OVERCOMMIT_RATIO": cpu_ratio,
@@ -136,7 +135,7 @@ def _publish(result: report.Report, out: Path, console: Console, *, as_json: boo
     files = report.write(result, out)
     report.show(result, console)
     for line in files:
-        console.print(f"  {line}", highlight=False, soft_wrap=True)
+        output.tell(console, f"  {line}")
     if as_json:
         import json
 
@@ -262,7 +261,7 @@ def _session(
         this_machine=False,
         log_level="warning",
     )
-    plane = stack.enter_context(ControlPlane(plan, lambda text: console.print(f"  {text}", highlight=False)))
+    plane = stack.enter_context(ControlPlane(plan, lambda text: output.tell(console, f"  {text}")))
     return plane.session()
 
 
@@ -271,7 +270,7 @@ def _interrupt(_number: int, _frame: object) -> None:
 
 
 def _fail(console: Console, text: str, code: int) -> NoReturn:
-    tell(console, f"fleet replay: {text}", "red")
+    output.tell(console, f"fleet replay: {text}", "red")
     raise typer.Exit(code)
 
 

@@ -15,7 +15,9 @@ from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from fleet.cli.output import tell
 from fleet.cli.replay_tally import Tally, UtilisationPoint, percentile
 from fleet.model.resources import CLUSTER_DIMENSIONS
 
@@ -191,21 +193,23 @@ def show(report: Report, console: Console) -> None:
     table.add_row("samples", ", ".join(f"{value} {name.replace('_', ' ')}" for name, value in report.samples.items()))
     table.add_row("GPUs", report.gpu_note)
     for name, found in (("oversold", report.oversold), ("lost", report.lost), ("stuck", report.stuck)):
-        table.add_row(name, f"[{'red' if found else 'green'}]{len(found)}[/]")
+        table.add_row(name, Text(str(len(found)), "red" if found else "green"))
     table.add_row("ledger verification", _differences(report.differences))
-    console.print(table)
+    console.print(table, soft_wrap=False)
     if tally.refused:
-        console.print(_refusals(tally))
-        console.print(_reasons(tally))
-        console.print(f"The last refusal: {tally.example_refusal}", highlight=False)
+        console.print(_refusals(tally), soft_wrap=False)
+        console.print(_reasons(tally), soft_wrap=False)
+        tell(console, f"The last refusal: {tally.example_refusal}")
     for problem in tally.problems[:5]:
-        console.print(f"[red]unexpected:[/] {problem}", highlight=False)
+        tell(console, f"unexpected: {problem}", "red")
     for name in [*report.oversold[:5], *report.lost[:5], *report.stuck[:5]]:
-        console.print(f"[red]{name}[/]", highlight=False)
+        tell(console, name, "red")
 
 
-def _differences(differences: Sequence[Any]) -> str:
-    return f"[red]{len(differences)} differences: {differences[:3]}[/]" if differences else "[green]no difference[/]"
+def _differences(differences: Sequence[Any]) -> Text:
+    if differences:
+        return Text(f"{len(differences)} differences: {differences[:3]}", "red")
+    return Text("no difference", "green")
 
 
 def _reasons(tally: Tally) -> Table:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
+from fleet.cli.output import tell
 from fleet.simulation.compare import Cell, compare
 from fleet.simulation.run import Result
 
@@ -149,13 +150,11 @@ def show(report: Report, console: Console) -> None:
         console.print(table, soft_wrap=not narrow)
     for strategy in report.strategies:
         found = [one.figures["largest_placeable"] or "none" for one in report.results if one.strategy == strategy]
-        console.print(
-            f"  {strategy}: largest shape that still fits: {', '.join(dict.fromkeys(found))}", highlight=False
-        )
+        tell(console, f"  {strategy}: largest shape that still fits: {', '.join(dict.fromkeys(found))}")
     for fault in report.faults():
-        console.print(f"[red]{fault}[/]", highlight=False)
+        tell(console, fault, "red")
     if report.good:
-        console.print("[green]nothing oversold; placed + refused + expired + pending = requested in every run[/]")
+        tell(console, "nothing oversold; placed + refused + expired + pending = requested in every run", "green")
 
 
 def _shapes(report: Report, strategy: str) -> str:

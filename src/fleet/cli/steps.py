@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from fleet.cli.output import tell
+
 TENTHS = 10
 
 
@@ -52,7 +54,7 @@ class Steps:
                 done[0] += 1
                 at = done[0] * TENTHS // max(1, total)
                 if at != (done[0] - 1) * TENTHS // max(1, total):
-                    self._console.print(f"  {what}: {done[0]} of {total}", highlight=False)
+                    tell(self._console, f"  {what}: {done[0]} of {total}")
 
         return advance
 
@@ -63,7 +65,7 @@ class Steps:
             # Halving is news, and so is the end.
             if last[0] < 0 or left <= last[0] // 2:
                 last[0] = left
-                self._console.print(f"  {what}: {left} left", highlight=False)
+                tell(self._console, f"  {what}: {left} left")
 
         return told
 

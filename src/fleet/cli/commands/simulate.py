@@ -155,7 +155,7 @@ def _run(asked: Asked, strategies: list[str], seeds: range, plot: Path | None, *
         from fleet.cli import simulate_plots
 
         for line in simulate_plots.draw(found, plot):
-            console.print(f"  {line}", highlight=False, soft_wrap=True)
+            output.tell(console, f"  {line}")
     if not found.good:
         raise typer.Exit(REFUSED)
 
