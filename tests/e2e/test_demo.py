@@ -89,6 +89,7 @@ def test_state_survives_a_stop_and_a_start(running: tuple[subprocess.Popen[str],
     process, port, state = running
     with admin(state, port) as caller:
         made = caller.must("POST", "/instances", {"name": "kept", "cpus": 1, "memory_mb": 1024, "disk_gb": 1})
+        caller.must("PUT", "/nodes/sim-01", {"labels": {"rack": "z"}})
     members = family(psutil.Process(process.pid))
 
     process.send_signal(signal.SIGTERM)
@@ -101,10 +102,12 @@ def test_state_survives_a_stop_and_a_start(running: tuple[subprocess.Popen[str],
     again = start(state, port)
     with admin(state, port) as caller:
         found = caller.get(f"/instances/{made['uuid']}")
+        labels = caller.get("/nodes/sim-01")["labels"]
     again.send_signal(signal.SIGINT)
     again.wait(STOP_SECONDS_MAX)
 
     assert (found["name"], found["node"]) == ("kept", made["node"])
+    assert labels == {"rack": "z"}
 
 
 def test_what_a_run_prints_works_when_it_is_typed_from_anywhere(

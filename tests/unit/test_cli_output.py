@@ -100,6 +100,13 @@ def test_a_story_on_a_terminal_is_broken_between_words_and_a_log_is_not() -> Non
     assert len(logged.getvalue().splitlines()) == 1
 
 
+def test_an_id_is_not_pushed_over_the_end_of_a_narrow_line(lines_at: Lines) -> None:
+    lines = lines_at(len(UUID) + 1, lambda shown: shown.say(f"    the claim of the namespace ci is {UUID}; done"))
+
+    assert UUID in lines[-2]
+    assert max(map(len, lines)) <= len(UUID) + 1
+
+
 def test_what_holds_several_within_a_cell_is_kept_together() -> None:
     declared = {"labels": {"kind": "simulated", "rack": "c"}, "arch": "amd64", "gpus": ["a"], "profiles": {}}
 

@@ -297,8 +297,11 @@ class ControlPlane:
             bodies.append({"name": this_machine_name(), "backend": "simulated", "labels": {"kind": "real"}})
         bodies += [node.registration() for node in nodes_from(self.plan.simulated)]
         caller = self.session().caller()
+        # Of those that an earlier start registered, what was declared since stays.
+        known = {node["name"] for node in caller.pages("/nodes")}
         for body in bodies:
-            caller.must("POST", "/nodes", body)
+            if body["name"] not in known:
+                caller.must("POST", "/nodes", body)
         caller.close()
 
     def _start_daemons(self) -> None:

@@ -38,8 +38,10 @@ def _broken(paragraph: str, width: int, hang: int) -> Iterator[str]:
     for word in _WORD.findall(paragraph):
         if line and length + cell_len(word) > width:
             yield line
-            line, length = indent, len(indent)
             word = word.lstrip(" ")  # noqa: PLW2901  # the break stands in their place
+            # A word that fits a line is not pushed over its end.
+            line = indent[: max(0, width - cell_len(word))]
+            length = len(line)
         line, length = line + word, length + cell_len(word)
     yield line
 
