@@ -55,6 +55,13 @@ def test_where_no_claim_was_named_it_is_the_namespace_that_is_not_there() -> Non
     assert in_words(absent("namespace or claim"), path, None) == "no such namespace: nope"
 
 
+def test_a_name_with_a_slash_is_told_so() -> None:
+    document = {"code": "not_found", "detail": "no such path"}
+
+    assert in_words(document, "/auth/namespaces/a%2Fb", None) == "'a/b' is no name: it has a slash"
+    assert in_words(document, "/auth/namespaces/a", None) == ""
+
+
 def test_an_operation_that_cannot_be_cancelled_is_looked_up_in_its_list() -> None:
     document = {"code": "not_found", "detail": f"no operation {UUID}"}
 

@@ -44,6 +44,9 @@ def in_words(document: Mapping[str, Any], path: str, body: Any) -> str:
     detail = str(document.get("detail") or "")
     if document.get("code") == "not_found":
         segments = _segments(path)
+        odd = next((segment for segment in segments if "/" in segment), "")
+        if odd and detail == "no such path":
+            return f"{odd!r} is no name: it has a slash"
         name, _ = _missing(detail, segments, body)
         if detail == "no such namespace or claim" and len(segments) == OF_CLAIMS:
             # No claim was named: it is the namespace that is not there.
