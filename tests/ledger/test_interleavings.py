@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from fleet.ledger import admission, charges, moves, nodes, release, samples
 from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database
+from fleet.ledger.held import LOCK_PRIMARY
 from fleet.model.admission import Admitted, Busy, Refused
 from fleet.model.errors import NodeNotFound
 from fleet.model.resources import Amounts
@@ -120,7 +121,7 @@ def test_a_publish_that_waited_for_a_removal_does_not_bring_the_node_back(
     if published_before:
         fleet_of.publish(maria, "n", cpus=8)
     with open_transaction(maria) as conn:
-        samples._remove(conn, "n")
+        samples._remove(conn, *samples._locked(conn, samples._existing(conn, "n")), "test")
         other = Other(mariadb_ledger_url, lambda db: fleet_of.publish(db, "n", cpus=8))
         other.stands(maria)
     with pytest.raises(NodeNotFound):
@@ -231,7 +232,7 @@ def test_a_release_and_the_beginning_of_a_move_at_once_leave_no_charge_behind(
                 other = Other(mariadb_ledger_url, functools.partial(moves.begin, ask=moving))
             else:
                 admission._admit(conn, replace(moving, incoming=True), admission.NO_ROWS)
-                moves.PRIMARY.run(conn, instance_uuid=instance).first()
+                LOCK_PRIMARY.run(conn, instance_uuid=instance).first()
                 other = Other(mariadb_ledger_url, functools.partial(fleet_of.delete, instance=instance))
             other.stands(maria)
         other.result()
@@ -343,7 +344,7 @@ def test_growth_and_the_beginning_of_a_move_at_once_leave_one_size(
             other = Other(mariadb_ledger_url, functools.partial(moves.begin, ask=moving))
         else:
             admission._admit(conn, replace(moving, incoming=True), admission.NO_ROWS)
-            moves.PRIMARY.run(conn, instance_uuid=instance).first()
+            LOCK_PRIMARY.run(conn, instance_uuid=instance).first()
             other = Other(mariadb_ledger_url, functools.partial(fleet_of.grow, wanted=wanted))
         other.stands(maria)
     outcome = other.result()

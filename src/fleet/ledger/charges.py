@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection
 
 from fleet.ledger.database import Database, Sql
-from fleet.ledger.release import charge_of, charges_of, lock_nodes
+from fleet.ledger.release import charges_of, lock_nodes
 from fleet.model.admission import Charge
 
 # The stamp is the moment of proof: a sample whose measuring began before it cannot include the domain.
@@ -13,7 +13,6 @@ SETTLE = Sql("""
     UPDATE charges SET settled_at = {now}
     WHERE instance_uuid = :instance_uuid AND role = 'primary' AND settled_at IS NULL
 """)
-OF_INSTANCE = Sql("SELECT * FROM charges WHERE instance_uuid = :instance_uuid ORDER BY id")
 
 
 def settle(conn: Connection, instance_uuid: str) -> bool:
@@ -28,4 +27,4 @@ def settle(conn: Connection, instance_uuid: str) -> bool:
 def of_instance(db: Database, instance_uuid: str) -> list[Charge]:
     """Return the charges that the instance holds."""
     with db.read() as conn:
-        return [charge_of(row) for row in OF_INSTANCE.run(conn, instance_uuid=instance_uuid).mappings()]
+        return charges_of(conn, instance_uuid)

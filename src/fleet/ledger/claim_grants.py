@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 from sqlalchemy import Connection, RowMapping
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from fleet.ledger import claim_views, claims, cluster, events, idempotency, refusal
+from fleet.ledger import claim_views, claims, cluster, events, idempotency
 from fleet.ledger.claim_views import ClaimView, view_of
 from fleet.ledger.claims import BY_CLUSTER, amounts_of, binds_of, overdrawn
 from fleet.ledger.database import Database, Sql, SqlOfLists, Trouble, trouble
@@ -305,7 +305,7 @@ def _promise(conn: Connection, promise: _Promise) -> None:
 def _explain(db: Database, promise: _Promise) -> ClaimRefused:
     """Return the refusal with the cluster's figures as they are now: they can differ from what the guard saw."""
     with db.read() as conn:
-        row = refusal.CLUSTER.run(conn).mappings().first()
+        row = cluster.READ.run(conn).mappings().first()
     if row is None:
         return ClaimRefused("no_cluster_capacity")
     if row["counted_nodes"] == 0:

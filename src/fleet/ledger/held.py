@@ -23,7 +23,7 @@ CHARGE_MOVING = "charge_moving"
 CHARGE_CHANGED = "charge_changed"
 
 # The primary charge only: the beginning of a move holds its own new row while it waits for this one.
-LOCK = Sql("SELECT * FROM charges WHERE instance_uuid = :instance_uuid AND role = 'primary' {for_update}")
+LOCK_PRIMARY = Sql("SELECT * FROM charges WHERE instance_uuid = :instance_uuid AND role = 'primary' {for_update}")
 INCOMING = Sql("SELECT * FROM charges WHERE instance_uuid = :instance_uuid AND role = 'incoming'")
 REWRITE = Sql("""
     UPDATE charges SET cpus = :cpus, memory_mb = :memory_mb, disk_gb = :disk_gb,
@@ -68,7 +68,7 @@ def standing(ask: Ask, charges: Sequence[Charge]) -> AlreadyPlaced | Refused | N
 
 def read(conn: Connection, instance_uuid: str) -> list[Charge]:
     """Return the instance's charges, the primary one locked; a move that is only beginning is not waited for."""
-    rows = [statement.run(conn, instance_uuid=instance_uuid).mappings().all() for statement in (LOCK, INCOMING)]
+    rows = [statement.run(conn, instance_uuid=instance_uuid).mappings().all() for statement in (LOCK_PRIMARY, INCOMING)]
     return [release.charge_of(row) for found in rows for row in found]
 
 

@@ -18,11 +18,10 @@ from fleet.ledger import admission, events, release, totals
 from fleet.ledger.admission import NO_ROWS, Rows, nothing
 from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database, Sql
-from fleet.ledger.held import CHARGE_CHANGED
+from fleet.ledger.held import CHARGE_CHANGED, LOCK_PRIMARY
 from fleet.model.admission import AdmissionOutcome, Charge, Refused, Stage
 from fleet.model.resources import CLUSTER_DIMENSIONS, Amounts
 
-PRIMARY = Sql("SELECT * FROM charges WHERE instance_uuid = :instance_uuid AND role = 'primary' {for_update}")
 PAY_AHEAD = Sql("""
     UPDATE charges SET ahead_cpus = :cpus, ahead_memory_mb = :memory_mb, ahead_disk_gb = :disk_gb WHERE id = :charge_id
 """)
@@ -67,7 +66,7 @@ def begin(db: Database, ask: Ask, rows: Rows = NO_ROWS, *, named: bool = False) 
 
     def held(conn: Connection) -> None:
         # A release that is under way has deleted the charge (then it is waited for), or finds this one after us.
-        primary = PRIMARY.run(conn, instance_uuid=ask.instance_uuid).mappings().first()
+        primary = LOCK_PRIMARY.run(conn, instance_uuid=ask.instance_uuid).mappings().first()
         if primary is None:
             raise _NotAsDecided(NOTHING_TO_MOVE)
         charge = release.charge_of(primary)

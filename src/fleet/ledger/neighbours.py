@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Row
 
 from fleet.ledger.database import Database, Sql
-from fleet.ledger.release import charge_of
+from fleet.ledger.release import charges_of
 from fleet.ledger.snapshots import NOW
 from fleet.model.admission import Charge
 
@@ -38,7 +38,6 @@ CHANGED = Sql(f"""
     LEFT JOIN instances i ON i.namespace = :namespace AND i.updated_at > :since {_CHARGES}
 """)
 TAGS = Sql("SELECT state, JSON_EXTRACT(request, '$.tags') AS tags FROM instances WHERE uuid = :uuid")
-CHARGES = Sql("SELECT * FROM charges WHERE instance_uuid = :uuid ORDER BY id")
 TERMINATING = frozenset({"deleting", "deleted"})
 
 
@@ -93,7 +92,7 @@ def own(db: Database, uuid: str) -> Own | None:
     """Return an instance with its charges as they stand; None: there is none."""
     with db.read() as conn:
         row = TAGS.run(conn, uuid=uuid).first()
-        charges = [charge_of(item) for item in CHARGES.run(conn, uuid=uuid).mappings()]
+        charges = charges_of(conn, uuid)
     if row is None:
         return None
     return Own(_tags(row.tags), row.state in TERMINATING, charges)

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping
 
-from fleet.ledger import cluster, gpus
+from fleet.ledger import claims, cluster, gpus
 from fleet.ledger.ask import Ask
 from fleet.ledger.database import Database, Sql, decimal_of
 from fleet.model.admission import Refused, Stage
@@ -25,8 +25,6 @@ UNSIZED = Sql("""
     WHERE n.id = :node_id AND c.node_id IS NULL AND n.state = 'created' AND n.scheduling = 'enabled' {share}
 """)
 CHARGE = Sql("SELECT id FROM charges WHERE instance_uuid = :instance_uuid AND role = 'primary'")
-CLAIM = Sql("SELECT * FROM namespace_claims WHERE uuid = :uuid")
-CLUSTER = Sql("SELECT * FROM cluster_capacity WHERE id = 1")
 
 
 def hold_unsized(conn: Connection, node_id: int) -> None:
@@ -55,8 +53,8 @@ def explain(db: Database, ask: Ask, stage: Stage, payer: str | None) -> Refused:
         if stage is Stage.GPU:
             return _gpus(conn, ask)
         if stage is Stage.CLAIM:
-            row = CLAIM.run(conn, uuid=payer).mappings().first()
-            unclaimed = _cluster(CLUSTER.run(conn).mappings().first(), ask)
+            row = claims.READ.run(conn, uuid=payer).mappings().first()
+            unclaimed = _cluster(cluster.READ.run(conn).mappings().first(), ask)
             return Refused(ask.node_id, stage, _claim(row, ask) if row is not None else (), unclaimed=unclaimed)
         row = cluster.READ.run(conn).mappings().first()
         return Refused(ask.node_id, stage, _cluster(row, ask), idle={} if row is None else cluster.claims_unused(row))
