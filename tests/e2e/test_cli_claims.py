@@ -104,7 +104,7 @@ def test_what_was_typed_wrong_is_told_in_the_words_it_was_typed_in(fleet: Fleet,
     nowhere = fleet("claim", "show", "no-such-namespace")
     misspelt = fleet("claim", "show", ns, "notauuid")
 
-    assert (nowhere.code, "no such namespace or claim: no-such-namespace" in nowhere.err) == (1, True)
+    assert (nowhere.code, "no such namespace: no-such-namespace" in nowhere.err) == (1, True)
     assert ("fleet namespace list" in nowhere.err, "fleet claim list no-such" in nowhere.err) == (True, False)
     assert (misspelt.code, "'notauuid' is not a uuid" in misspelt.err) == (2, True)
 
