@@ -17,13 +17,15 @@ from fleet.queue.jobs import Inbox
 from fleet.queue.worker import Worker, WorkerLimits, WorkerStuck
 from fleet.services.daemon import BROKEN, DONE, Daemon, Life
 from fleet.services.drivers import drivers_of, simulated_drivers
-from fleet.services.heartbeat import Heartbeat
+from fleet.services.heartbeat import LEASE_SECONDS, Heartbeat
 from fleet.services.served_nodes import ServedNodes
 from fleet.services.wake import record_eviction
 from fleet.services.work import Workshop, carry_out
 
 SLOTS_OF_A_NODE = 4
 SLOTS_OF_MANY = 16
+LEASE_SECONDS_MIN = 1.0
+LEASE_SECONDS_MAX = 3600.0
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +33,21 @@ def options(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--nodes", metavar="A,B", help="serve the queues of these simulated nodes")
     which.add_argument("--all-simulated", action="store_true", help="serve all simulated nodes, later ones too")
+    parser.add_argument(
+        "--lease-seconds",
+        type=_lease_seconds,
+        default=LEASE_SECONDS,
+        metavar="S",
+        help="how long after this process's end its work is taken over (default %(default)g, at least 1)",
+    )
     parser.add_argument("--simulated", type=Path, metavar="FILE", help="the simulated nodes' description, for faults")
+
+
+def _lease_seconds(text: str) -> float:
+    seconds = float(text)
+    if not LEASE_SECONDS_MIN <= seconds <= LEASE_SECONDS_MAX:
+        raise argparse.ArgumentTypeError(f"must be {LEASE_SECONDS_MIN:g} to {LEASE_SECONDS_MAX:g}, not {text}")
+    return seconds
 
 
 def check(settings: Settings, given: argparse.Namespace) -> None:
@@ -53,7 +69,7 @@ def serve(settings: Settings, life: Life) -> int:
     described = read_nodes(life.options.simulated) if life.options.simulated else ()
     names = None if life.options.all_simulated else _names(settings, life.options)
     drivers = simulated_drivers(settings, described) if many else drivers_of(settings, described)
-    with Heartbeat(context.database) as heartbeat:
+    with Heartbeat(context.database, seconds=life.options.lease_seconds) as heartbeat:
         shop = Workshop(context, drivers, heartbeat, life.holder)
         worker = Worker(
             Inbox(client),

@@ -53,8 +53,11 @@ METRICS: Mapping[str, Any] = {
     "disk_free_gb": 980,
     "disk_reservation_gb": 20,
 }
-END_LEASES = Sql("UPDATE operations SET lease_expires_at = 1 WHERE state = 'running'")
-END_PAUSES = Sql("UPDATE operations SET next_attempt_at = 1 WHERE state = 'pending'")
+LIVE_LEASES = Sql("SELECT COUNT(*) FROM operations WHERE state = 'running' AND lease_expires_at >= {now}")
+PAUSES = Sql("SELECT COUNT(*) FROM operations WHERE state = 'pending' AND next_attempt_at > {now}")
+SHORT_LEASE = ("--lease-seconds", "1")
+"""For a worker that is going to die: its work is free that soon afterwards."""
+OVER_SECONDS_MAX = 20
 PIN = Sql("UPDATE instances SET request = :request WHERE uuid = :uuid")
 CHARGES = Sql("SELECT node_id, settled_at FROM charges WHERE instance_uuid = :uuid")
 
@@ -166,13 +169,17 @@ class Rig:
         """One round of the sweeper."""
         return sweep_once(self.db, self.wake_ups, grace_seconds=0)
 
-    def end_leases(self) -> None:
-        """What time does to the leases of the dead."""
-        self.db.unit(lambda conn: END_LEASES.run(conn).rowcount)
+    def wait_for_leases(self) -> None:
+        """Wait until the leases of the dead have run out, by the database's clock."""
+        wait_until(lambda: not self._count(LIVE_LEASES), seconds=OVER_SECONDS_MAX, what="all leases run out")
 
-    def end_pauses(self) -> None:
-        """What time does to the pauses between attempts."""
-        self.db.unit(lambda conn: END_PAUSES.run(conn).rowcount)
+    def wait_for_pauses(self) -> None:
+        """Wait until the pauses between attempts are over, by the database's clock."""
+        wait_until(lambda: not self._count(PAUSES), seconds=OVER_SECONDS_MAX, what="all pauses are over")
+
+    def _count(self, statement: Sql) -> int:
+        with self.db.read() as conn:
+            return int(statement.run(conn).scalar_one())
 
     @contextlib.contextmanager
     def workshop(self, owner: str = "in-process") -> Iterator[Workshop]:

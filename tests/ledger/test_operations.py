@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from fleet.ledger import operations
-from fleet.ledger.database import Database, Sql
+from fleet.ledger.database import Database
 from fleet.ledger.operations import LeasedOperation
 from fleet.model.errors import Conflict, NotFound
 from fleet.model.lifecycle import OperationKind, OperationState
@@ -16,7 +16,6 @@ from tests.servers import wait_until
 
 WORKERS = 8
 ROUNDS = 15
-BACKDATE = Sql("UPDATE operations SET lease_expires_at = lease_expires_at - 60000000 WHERE uuid = :uuid")
 
 
 def add(
@@ -37,8 +36,12 @@ def take(db: Database, operation: str, owner: str = "w", seconds: float = 60) ->
     return leased
 
 
-def end_lease(db: Database, operation: str) -> None:
-    db.unit(lambda conn: BACKDATE.run(conn, uuid=operation))
+def end_lease(db: Database, leased: LeasedOperation) -> None:
+    """Let the lease last no longer, and wait until it has ended by the database's clock."""
+    assert operations.heartbeat(db, leased, 0)
+    wait_until(
+        lambda: leased.uuid in {found.uuid for found in operations.due(db, 10)}, seconds=5, what="the lease has ended"
+    )
 
 
 def state_of(db: Database, operation: str) -> OperationState:
@@ -86,7 +89,7 @@ def test_an_operation_that_is_not_due_is_not_leased(db: Database) -> None:
 def test_a_lease_that_ran_out_goes_to_the_next_worker_and_fences_the_former(db: Database) -> None:
     operation = add(db)
     stale = take(db, operation, "stale")
-    end_lease(db, operation)
+    end_lease(db, stale)
     fresh = take(db, operation, "fresh")
 
     assert fresh.number == stale.number + 1
@@ -132,8 +135,7 @@ def test_waiting_for_another_operation_costs_no_attempt(db: Database) -> None:
 
 def test_due_lists_pending_and_expired_work_and_nothing_else(db: Database) -> None:
     pending, expired, held, done = (add(db) for _ in range(4))
-    take(db, expired)
-    end_lease(db, expired)
+    end_lease(db, take(db, expired))
     take(db, held)
     finished = take(db, done)
     db.unit(lambda conn: operations.finish(conn, finished))
@@ -181,7 +183,7 @@ def test_cancel_ends_unheld_work_and_fences_a_worker_that_lost_its_lease(db: Dat
     stale = take(db, operation)
     with pytest.raises(Conflict, match="running"):
         operations.cancel(db, operation)
-    end_lease(db, operation)
+    end_lease(db, stale)
 
     assert operations.cancel(db, operation).state is OperationState.CANCELLED
     assert not operations.heartbeat(db, stale, 60)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
+from typing import Any
 
 import fakeredis
 import pytest
 
-from fleet.ledger import events, nodes, operations, passes, retention, samples
+from fleet.ledger import events, leases, nodes, operations, passes, retention, samples
 from fleet.ledger.cluster_config import load
 from fleet.ledger.database import Database, Sql
 from fleet.ledger.nodes import NodeIn
+from fleet.ledger.reconcile import needs_pass
 from fleet.ledger.samples import SampleIn
 from fleet.model.errors import QueueUnavailable
 from fleet.model.lifecycle import OperationKind
@@ -24,11 +28,9 @@ from fleet.services.leadership import Leadership
 from fleet.services.reconciler import Reconciler
 from fleet.services.sweep import sweep_once
 from tests.faults.rig import METRICS
+from tests.servers import wait_until
 
 DRIFT = Sql("UPDATE scheduler_node_capacity SET used_cpus = used_cpus + 3")
-AGE_SAMPLE = Sql("UPDATE scheduler_node_capacity SET sample_at = sample_at - :seconds * 1000000")
-AGE_PASSES = Sql("UPDATE events SET at = at - :seconds * 1000000 WHERE object_id = 'reconciler'")
-END_LEASE = Sql("UPDATE leases SET expires_at = 1")
 
 
 class Clock:
@@ -58,8 +60,26 @@ def publish(db: Database, age_seconds: int = 0) -> None:
     samples.publish(db, [sample], load(db))
 
 
-def candidate(db: Database, client: fakeredis.FakeStrictRedis, name: str, clock: Clock | None = None) -> Reconciler:
-    return Reconciler(db, WakeUps(client), lambda: load(db), Leadership(db, name), monotonic=clock or Clock())
+def candidate(
+    db: Database,
+    client: fakeredis.FakeStrictRedis,
+    who: str | Leadership,
+    clock: Clock | None = None,
+    **config: Any,
+) -> Reconciler:
+    leadership = Leadership(db, who) if isinstance(who, str) else who
+    return Reconciler(db, WakeUps(client), lambda: replace(load(db), **config), leadership, monotonic=clock or Clock())
+
+
+def end(db: Database, leadership: Leadership) -> None:
+    """Let a leader's lease last no longer."""
+    assert leadership.lease is not None
+    assert leases.renew(db, leadership.lease, 0)
+
+
+def age(db: Database) -> float:
+    last = passes.last(db)
+    return -1 if last is None else last.age_seconds
 
 
 def messages(db: Database) -> list[str]:
@@ -75,11 +95,12 @@ def state_of(db: Database) -> NodeState:
 def test_one_candidate_leads_and_the_other_takes_over_when_the_lease_runs_out(
     db: Database, client: fakeredis.FakeStrictRedis
 ) -> None:
-    first, second = candidate(db, client, "first"), candidate(db, client, "second")
+    leader = Leadership(db, "first")
+    first, second = candidate(db, client, leader), candidate(db, client, "second")
 
     assert first.run_pass("test") is not None
     assert second.run_pass("test") is None
-    db.unit(lambda conn: END_LEASE.run(conn).rowcount)
+    end(db, leader)
     assert second.run_pass("test") is not None
     assert first.run_pass("test") is None
 
@@ -108,18 +129,20 @@ def test_a_pass_is_due_by_the_interval_and_not_doubled_by_a_restart(
     db: Database, client: fakeredis.FakeStrictRedis
 ) -> None:
     clock = Clock()
-    reconciler = candidate(db, client, "one", clock)
+    one, restarted = Leadership(db, "one"), Leadership(db, "restarted")
+    reconciler = candidate(db, client, one, clock)
     for _ in range(20):
         reconciler.turn()
         clock.now += 1
     assert messages(db) == [passes.ENDED]
 
-    db.unit(lambda conn: END_LEASE.run(conn).rowcount)
-    candidate(db, client, "restarted").turn()
+    end(db, one)
+    candidate(db, client, restarted).turn()
     assert messages(db) == [passes.ENDED]
 
-    db.unit(lambda conn: (AGE_PASSES.run(conn, seconds=301).rowcount, END_LEASE.run(conn).rowcount))
-    candidate(db, client, "later").turn()
+    end(db, restarted)
+    wait_until(lambda: age(db) >= 1, seconds=10, what="the pass was a second ago")
+    candidate(db, client, "later", reconcile_interval_seconds=1).turn()
     assert messages(db) == [passes.ENDED] * 2
 
 
@@ -129,7 +152,8 @@ def test_a_pass_runs_at_once_when_a_counting_node_no_longer_counts(
     clock = Clock()
     reconciler = candidate(db, client, "one", clock)
     reconciler.turn()
-    db.unit(lambda conn: AGE_SAMPLE.run(conn, seconds=1000).rowcount)
+    publish(db, age_seconds=899)
+    wait_until(lambda: needs_pass(db), seconds=10, what="the sample is 900 s old, and its node counts no more")
     clock.now += 3
     reconciler.turn()
 
@@ -203,12 +227,13 @@ def test_the_ledger_is_kept_true_while_the_queue_is_away(db: Database, client: f
 
 def test_the_last_pass_is_remembered_with_its_age_and_length(db: Database, client: fakeredis.FakeStrictRedis) -> None:
     assert passes.last(db) is None
+    before = time.monotonic()
     candidate(db, client, "one").run_pass("test")
-    db.unit(lambda conn: AGE_PASSES.run(conn, seconds=100).rowcount)
+    wait_until(lambda: age(db) >= 0.5, seconds=10, what="the pass was a while ago")
     last = passes.last(db)
 
     assert last is not None
-    assert 100 <= last.age_seconds < 160
+    assert 0.5 <= last.age_seconds <= time.monotonic() - before
     assert last.duration_seconds is not None
     assert json.dumps(last.duration_seconds)
 
