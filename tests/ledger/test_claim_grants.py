@@ -13,44 +13,30 @@ from fleet.ledger.database import Database
 from fleet.model.admission import Admitted
 from fleet.model.resources import Amounts
 from tests.ledger import claiming, fleet_of, racing
+from tests.ledger.claiming import code, grant, granted
 from tests.ledger.fleet_of import NAMESPACE, ask
 from tests.ledger.racing import Job, Pause, Threads
 
 ROUNDS = 20
 
 
-def grant(db: Database, *limits: int, namespace: str = NAMESPACE, seconds: int = 3600) -> Granted | ClaimRefused:
-    namespaces.ensure(db, namespace)
-    return claim_grants.grant(db, namespace, Amounts(*limits), seconds, uuid=str(uuid.uuid4()))
-
-
-def granted(db: Database, *limits: int, namespace: str = NAMESPACE, seconds: int = 3600) -> Granted:
-    outcome = grant(db, *limits, namespace=namespace, seconds=seconds)
-    assert isinstance(outcome, Granted), outcome
-    return outcome
-
-
-def code(outcome: Granted | ClaimRefused) -> str:
-    return outcome.code if isinstance(outcome, ClaimRefused) else "granted"
-
-
 def test_a_namespace_has_one_claim(db: Database) -> None:
     fleet_of.node(db, cpus=8)
-    granted(db, 2, 0, 0)
+    granted(db, NAMESPACE, 2, 0, 0)
 
-    assert code(grant(db, 2, 0, 0)) == "claim_exists"
+    assert code(grant(db, NAMESPACE, 2, 0, 0)) == "claim_exists"
     assert fleet_of.cluster(db)["claimed_cpus"] == 2
     fleet_of.assert_exact(db)
 
 
 def test_a_claim_that_ended_makes_room_for_the_next_which_takes_its_charges_over(db: Database) -> None:
     node_id = fleet_of.node(db, cpus=8)
-    first = granted(db, 6, 100, 0, seconds=claiming.SOON)
+    first = granted(db, NAMESPACE, 6, 100, 0, seconds=claiming.SOON)
     instance = fleet_of.admitted(db, ask(node_id, cpus=3))
     assert fleet_of.claim_row(db, first.uuid)["used_cpus"] == 3
     claiming.until_past(db, first)
 
-    again = granted(db, 8, 100, 0)
+    again = granted(db, NAMESPACE, 8, 100, 0)
 
     assert again.used.cpus == 3
     assert fleet_of.unclaimed(db)[0] == 0
@@ -61,7 +47,9 @@ def test_a_claim_that_ended_makes_room_for_the_next_which_takes_its_charges_over
 
 
 def test_without_a_node_that_counts_nothing_is_promised(db: Database) -> None:
-    assert grant(db, 0, 0, 0) == ClaimRefused("no_schedulable_nodes")
+    namespaces.ensure(db, NAMESPACE)
+
+    assert grant(db, NAMESPACE, 0, 0, 0) == ClaimRefused("no_schedulable_nodes")
     assert fleet_of.rows(db, "SELECT uuid FROM namespace_claims") == []
 
 
@@ -70,8 +58,9 @@ def test_a_dimension_without_a_limit_is_not_judged(db: Database) -> None:
     fleet_of.execute(db, "UPDATE scheduler_node_capacity SET limit_cpus = NULL WHERE node_id = :i", i=node_id)
     fleet_of.execute(db, "UPDATE cluster_capacity SET unlimited_cpus = 1, total_cpus = 0")
 
-    granted(db, 1000, 10, 10)
-    refused = grant(db, 1000, fleet_of.PLENTY, 0, namespace="other")
+    granted(db, NAMESPACE, 1000, 10, 10)
+    namespaces.ensure(db, "other")
+    refused = grant(db, "other", 1000, fleet_of.PLENTY, 0)
     assert isinstance(refused, ClaimRefused)
     assert (refused.figures[0].limit, refused.figures[0].exceeded) == (None, False)
     assert [figure.dimension for figure in refused.figures if figure.exceeded] == ["memory_mb"]
@@ -82,16 +71,17 @@ def test_a_claim_smaller_than_what_its_namespace_uses_is_overdrawn_until_it_grow
     node_id = fleet_of.node(db, cpus=10)
     fleet_of.admitted(db, ask(node_id, cpus=6))
 
-    claim = granted(db, 4, 100, 0)
+    claim = granted(db, NAMESPACE, 4, 100, 0)
     assert fleet_of.cluster(db)["overage_cpus"] == 2
     fleet_of.assert_exact(db)
     # 4 promised and 2 overdrawn leave 4.
-    refused = grant(db, 5, 0, 0, namespace="other")
+    namespaces.ensure(db, "other")
+    refused = grant(db, "other", 5, 0, 0)
     assert isinstance(refused, ClaimRefused)
     figure = refused.figures[0]
     assert (refused.code, figure.limit, figure.used, figure.requested) == ("claim_capacity", 6, 2, 5)
     assert (figure.exceeded, figure.shortfall) == (True, 1)
-    granted(db, 4, 0, 0, namespace="other")
+    granted(db, "other", 4, 0, 0)
 
     # What it overdraws is its own: growing into that takes nothing from anybody.
     assert code(claim_grants.change(db, claim.uuid, {"cpus": 6})) == "granted"
@@ -108,7 +98,7 @@ def test_what_the_cluster_paid_ahead_for_a_move_is_the_claims(db: Database) -> N
     assert isinstance(moves.begin(db, grown), Admitted)
     assert fleet_of.unclaimed(db)[0] == 5
 
-    assert granted(db, 8, 100, 0).used.cpus == 5
+    assert granted(db, NAMESPACE, 8, 100, 0).used.cpus == 5
     assert fleet_of.unclaimed(db)[0] == 0
     fleet_of.assert_exact(db)
 
@@ -119,7 +109,7 @@ def test_what_the_cluster_paid_ahead_for_a_move_is_the_claims(db: Database) -> N
 )
 def test_one_refused_dimension_leaves_the_other_as_it_was(db: Database, limits: dict[str, int], refused: str) -> None:
     node_id = fleet_of.node(db, cpus=10)
-    claim = granted(db, 4, 20, 5)
+    claim = granted(db, NAMESPACE, 4, 20, 5)
     fleet_of.admitted(db, ask(node_id, memory_mb=8))
     before = fleet_of.claim_row(db, claim.uuid), fleet_of.cluster(db)
 
@@ -133,7 +123,7 @@ def test_one_refused_dimension_leaves_the_other_as_it_was(db: Database, limits: 
 
 def test_a_claim_may_be_prolonged_and_shrunk_without_a_node(db: Database) -> None:
     fleet_of.node(db, cpus=10)
-    claim = granted(db, 4, 20, 5)
+    claim = granted(db, NAMESPACE, 4, 20, 5)
     fleet_of.execute(db, "UPDATE scheduler_node_capacity SET counted = 0")
     fleet_of.execute(
         db, "UPDATE cluster_capacity SET counted_nodes = 0, total_cpus = 0, total_memory_mb = 0, total_disk_gb = 0"
@@ -149,7 +139,7 @@ def test_a_claim_may_be_prolonged_and_shrunk_without_a_node(db: Database) -> Non
 
 def test_an_overdrawn_dimension_that_is_not_named_forbids_no_change_of_another(db: Database) -> None:
     node_id = fleet_of.node(db, cpus=10)
-    claim = granted(db, 4, 20, 5)
+    claim = granted(db, NAMESPACE, 4, 20, 5)
     fleet_of.admitted(db, ask(node_id, cpus=6))
 
     assert code(claim_grants.change(db, claim.uuid, {"memory_mb": 10})) == "granted"
@@ -166,7 +156,8 @@ def test_a_claim_that_does_not_exist_is_not_found(db: Database) -> None:
 
 
 def granting(db: Database, pause: Pause, namespace: str, cpus: int) -> str:
-    return code(grant(db, cpus, 100, 0, namespace=namespace))
+    namespaces.ensure(db, namespace)
+    return code(grant(db, namespace, cpus, 100, 0))
 
 
 def deleting(db: Database, pause: Pause, instance: str) -> str:
