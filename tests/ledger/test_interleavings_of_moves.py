@@ -64,19 +64,27 @@ def deleting(wanted: Ask) -> Work:
     return lambda db: fleet_of.delete(db, wanted.instance_uuid)
 
 
+def ended(db: Database, wanted: Ask, ends: str, meeting: Meeting) -> bool:
+    """The move ends, and is met before its commit."""
+
+    def moved(conn: Connection) -> None:
+        fleet_of.moved_instance(conn, wanted)
+        meeting.rows(conn)
+
+    if ends == "settle":
+        return moves.settle(db, wanted.instance_uuid, rows=moved)
+    return moves.abort(db, wanted.instance_uuid, "given up", rows=meeting.rows)
+
+
 @pytest.mark.parametrize("second", [settling, aborting, deleting])
 def test_what_meets_a_settling_move_finds_it_settled(
     maria: Database, mariadb_ledger_url: str, second: Callable[[Ask], Work]
 ) -> None:
-    here, there, instance, wanted = fleet(maria)
+    here, there, _, wanted = fleet(maria)
     begun(maria, wanted)
     meeting = Meeting(maria, mariadb_ledger_url, second(wanted))
 
-    def rows(conn: Connection) -> None:
-        fleet_of.moved_instance(conn, wanted)
-        meeting.rows(conn)
-
-    assert moves.settle(maria, instance, rows=rows)
+    assert ended(maria, wanted, "settle", meeting)
     answer = meeting.result()
     gone = second is deleting
     assert isinstance(answer, Released) if gone else answer is False
@@ -90,11 +98,11 @@ def test_what_meets_a_settling_move_finds_it_settled(
 def test_what_meets_an_aborting_move_finds_it_aborted(
     maria: Database, mariadb_ledger_url: str, second: Callable[[Ask], Work]
 ) -> None:
-    here, there, instance, wanted = fleet(maria)
+    here, there, _, wanted = fleet(maria)
     begun(maria, wanted)
     meeting = Meeting(maria, mariadb_ledger_url, second(wanted))
 
-    assert moves.abort(maria, instance, "given up", rows=meeting.rows)
+    assert ended(maria, wanted, "abort", meeting)
     answer = meeting.result()
     gone = second is deleting
     assert isinstance(answer, Released) if gone else answer is False
@@ -129,18 +137,11 @@ def test_what_meets_a_release_in_mid_move_finds_no_move(
 def test_a_publish_that_meets_the_end_of_a_move_counts_what_is_there_then(
     maria: Database, mariadb_ledger_url: str, name: str, ends: str
 ) -> None:
-    _, _, instance, wanted = fleet(maria)
+    _, _, _, wanted = fleet(maria)
     begun(maria, wanted)
     meeting = Meeting(maria, mariadb_ledger_url, lambda db: fleet_of.publish(db, name, cpus=8))
 
-    def moved(conn: Connection) -> None:
-        fleet_of.moved_instance(conn, wanted)
-        meeting.rows(conn)
-
-    if ends == "settle":
-        assert moves.settle(maria, instance, rows=moved)
-    else:
-        assert moves.abort(maria, instance, "given up", rows=meeting.rows)
+    assert ended(maria, wanted, ends, meeting)
     meeting.result()
     fleet_of.assert_exact(maria)
 
@@ -176,7 +177,7 @@ def test_a_claim_that_is_folded_while_a_move_ends_gets_nothing_back_and_the_clus
     maria: Database, mariadb_ledger_url: str, ends: str
 ) -> None:
     claim = fleet_of.claim(maria, limit=(9, 40, 4), namespace=CLAIMED, seconds=claiming.SOON)
-    _, _, instance, wanted = fleet(maria, namespace=CLAIMED)
+    _, _, _, wanted = fleet(maria, namespace=CLAIMED)
     begun(maria, wanted)
     assert claimed(maria, claim) == (5, 10, 0)
     claiming.until_past(maria, claim)
@@ -184,14 +185,7 @@ def test_a_claim_that_is_folded_while_a_move_ends_gets_nothing_back_and_the_clus
     assert lease is not None
     meeting = Meeting(maria, mariadb_ledger_url, lambda db: reconcile.reconcile(db, lease, PLAIN))
 
-    def moved(conn: Connection) -> None:
-        fleet_of.moved_instance(conn, wanted)
-        meeting.rows(conn)
-
-    if ends == "settle":
-        assert moves.settle(maria, instance, rows=moved)
-    else:
-        assert moves.abort(maria, instance, "given up", rows=meeting.rows)
+    assert ended(maria, wanted, ends, meeting)
     report = meeting.result()
     assert (report.claims_expired, report.corrections) == (1, ())
     assert (claimed(maria, claim), fleet_of.unclaimed(maria)) == (
