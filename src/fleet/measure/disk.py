@@ -55,15 +55,6 @@ def disk_foreign_fields(instances: FilesystemFacts, own_occupied_mb: int | None)
     return {"disk_foreign_gb": foreign_disk_gb(total_gb, available_gb, own_occupied_mb // MIB_PER_GIB)}
 
 
-def room_bytes(filesystem: FilesystemFacts, reservation_gb: Decimal) -> int:
-    """Bytes that may still be written before the reserve is touched; every local writer asks this function.
-
-    Instances' disks, fetched images and replicas are all refused by the same sum, so no path keeps a smaller reserve.
-    """
-    reserve_bytes = int(reservation_gb * GIB_BYTES)
-    return max(0, filesystem.available_bytes - reserve_bytes)
-
-
 def busy_fields(now: BusyReading, before: BusyReading | None) -> dict[str, Any]:
     """Milliseconds busy per second over all disks. Absent without an earlier reading it can be compared with."""
     if before is None or now.monotonic <= before.monotonic or now.busy_ms.keys() != before.busy_ms.keys():
