@@ -1,10 +1,12 @@
 """Small and flat, and no drawers."""
 
 import ast
+import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.tidy.tree import files, python_files, refuse, text_of
+from tests.tidy.tree import ROOT, files, python_files, refuse, text_of
 
 LINE_CHARACTERS_MAX = 120
 FUNCTION_LINES_MAX = 60
@@ -67,3 +69,11 @@ def test_modules_are_named_for_what_they_hold() -> None:
         for path in python_files()
         if (drawers := {part.lower() for part in path.with_suffix("").parts} & DRAWERS)
     )
+
+
+def test_the_map_of_the_services_names_every_module() -> None:
+    services = ROOT / "src" / "fleet" / "services"
+    words = Counter(re.findall(r"\w+", ast.get_docstring(ast.parse(text_of(services / "__init__.py"))) or ""))
+    modules = [path.stem for path in services.glob("*.py") if path.stem != "__init__"]
+
+    refuse(f"services/__init__.py does not name {name}" for name in modules if not words[name])
