@@ -129,12 +129,19 @@ def test_ctl_lists_acts_youngest_first_with_who_and_from_what_to_what(
     where = ("--config", str(served.config))
 
     mine = fleet("ctl", "audit", "--by", who, *where)
+    whose = ("--object", f"node:{node}", "--by")
+    same = [fleet("ctl", "audit", *whose, by, *where).out for by in (who, f"{who.partition('/')[0]}/", f"{who[:-1]}*")]
+    none = fleet("ctl", "audit", *whose, who.partition("/")[0], *where).out.strip()
+    over_http = trail(caller, f"object_type=node&object_id={node}&by={who.partition('/')[0]}/")
     told = fleet("ctl", "audit", "--object", f"node:{node}", "--json", *where).json
     every = fleet("ctl", "audit", "--object", f"node:{node}", "--all", "--since", "1h", "--json", *where).json
     few = fleet("ctl", "audit", "--object", f"node:{node}", "--limit", "1", *where)
 
     lines = mine.out.splitlines()
     assert lines[0].split() == ["at", "by", "object", "message", "change"]
+    assert len(over_http) == 3
+    assert (same[0].count("node scheduling changed"), none) == (1, "no acts")
+    assert all(who in line for text in same[1:] for line in text.splitlines()[1:3])
     assert "region: - to north; max_instances: - to 3" in lines[1]
     assert "enabled to cordoned" in lines[2]
     assert all(who in line and f"node {node}" in line for line in lines[1:])

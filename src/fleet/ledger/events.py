@@ -1,7 +1,7 @@
 """The audit trail: rows, one timeline an object. Every correction, clamp, waiver, fallback and forced write is one.
 
 Each event is also a line of the log, once its transaction has committed: its message is the line's `event`, its payload
-are the line's fields. Where a process has no log (`fleet ctl`, a test), there is only the row.
+are the line's fields. Where a process has no log (a test), there is only the row.
 
 A search reads a bounded stretch of the trail for each page, whatever it looks for: a page may be short, or empty, and
 still name where the next one begins. Only a page without a `next_cursor` is the last.
@@ -28,6 +28,8 @@ SCANNED_MAX = 10_000
 ORDER_SLACK_US: Final = 60_000_000
 """The order of times and that of numbers differ by less: clocks are set, and statements overtake each other."""
 ANY_ENDING: Final = "*"
+ANY_KEY: Final = "/"
+"""Ends who did something where every key of a namespace is meant: no key is called by nothing."""
 TAKEN: Final = frozenset(
     {
         "event",
@@ -72,6 +74,7 @@ CONDITIONS: Final[Mapping[str, str]] = {
     "until": " AND at <= :until",
     "has_by": " AND {by} IS NOT NULL",
     "by": " AND {by} = :by",
+    "by_beginning": " AND SUBSTR({by}, 1, :by_length) = :by_beginning",
 }
 _BY: Final = {"mysql_by": "JSON_VALUE(payload, '$.by')", "sqlite_by": "json_extract(payload, '$.by')"}
 
@@ -94,8 +97,8 @@ class Filter:
     """Which events are meant; what is left empty asks for nothing.
 
     A `message` that ends in `*` is the beginning of one. `since_seconds` and `until_seconds` are counted back from now
-    by the database's clock: events that are at most, and at least, so old. `by` is who did it, `has_by` that somebody
-    did.
+    by the database's clock: events that are at most, and at least, so old. `by` is who did it; one that ends in `*` is
+    the beginning of one, and `ci/` means every key of the namespace `ci`. `has_by` is that somebody did.
     """
 
     object_type: str = ""
@@ -116,6 +119,11 @@ class Filter:
     def beginning(self) -> str:
         """Return what the message begins with, when it is not given whole."""
         return self.message.removesuffix(ANY_ENDING) if self.message.endswith(ANY_ENDING) else ""
+
+    @property
+    def by_beginning(self) -> str:
+        """Return what the name of who did it begins with, when it is not given whole."""
+        return self.by.removesuffix(ANY_ENDING) if self.by.endswith((ANY_ENDING, ANY_KEY)) else ""
 
     def within(self, now_us: int) -> Window:
         """Return its two ends in time."""
@@ -239,11 +247,13 @@ def search(
             "beginning": wanted.beginning,
             "since": window.since_us,
             "until": window.until_us,
-            "has_by": wanted.has_by,
-            "by": wanted.by,
+            "has_by": wanted.has_by or wanted.by == ANY_ENDING,
+            "by": "" if wanted.by.endswith((ANY_ENDING, ANY_KEY)) else wanted.by,
+            "by_beginning": wanted.by_beginning,
         }
         used = tuple(name for name, value in given.items() if value not in {None, "", False})
-        binds = {**{name: given[name] for name in used}, "length": len(wanted.beginning), "limit": limit + 1}
+        lengths = {"length": len(wanted.beginning), "by_length": len(wanted.by_beginning)}
+        binds = {**{name: given[name] for name in used}, **lengths, "limit": limit + 1}
         of_object = {"object_type", "object_id"} <= set(used)
         # Where every row is meant, a page is full before it has looked through many.
         edge = None

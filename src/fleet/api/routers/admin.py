@@ -111,7 +111,14 @@ def list_events(
     object_id: Annotated[
         str | None, Query(min_length=1, max_length=63, description="only of this object: a node's name, a uuid, …")
     ] = None,
-    by: Annotated[str | None, Query(min_length=1, max_length=255, description="only what this one did")] = None,
+    by: Annotated[
+        str | None,
+        Query(
+            min_length=1,
+            max_length=255,
+            description="only what this one did; `ci/`: any key of ci; `ctl:*`: beginning so",
+        ),
+    ] = None,
     acts: Annotated[bool, Query(description="only what somebody did")] = False,
 ) -> Response:
     """The audit trail of the whole cluster. A page may be short, or empty, and still name the next one."""

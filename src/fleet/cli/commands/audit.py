@@ -34,7 +34,11 @@ def audit(
         str | None, typer.Option("--object", metavar="TYPE[:ID]", help="Only of node:hv1, cluster:config, claim, …")
     ] = None,
     by: Annotated[
-        str | None, typer.Option(metavar="WHO", help="Only what this one did: system/ops, ctl:ann@host")
+        str | None,
+        typer.Option(
+            metavar="WHO",
+            help="Only what this one did: system/ops, ctl:ann@host; 'ci/': any key of ci; 'ctl:*': beginning so",
+        ),
     ] = None,
     message: Annotated[str | None, typer.Option(help="Only this message; 'node *': beginning so")] = None,
     level: Annotated[str | None, typer.Option(help="info, warning or error")] = None,
