@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import multiprocessing
+import threading
 from typing import Any
 
 import pytest
 from alembic import command
 from sqlalchemy import inspect
+from sqlalchemy.exc import OperationalError
 
-from fleet.ledger import charges, migrate
+from fleet.ledger import charges, database_servers, migrate
 from fleet.ledger.database import Database
 from fleet.ledger.schema import metadata
 from fleet.model.resources import Amounts
+from tests.ledger.holding import Other, open_transaction
+from tests.servers import MariaDBServer, fresh_database
 
 
 def reflected(db: Database, *, without: str = "alembic_version") -> dict[str, Any]:
@@ -133,3 +137,30 @@ def test_labels_that_were_declared_before_are_found_by_their_values(ledger_url: 
         found = conn.exec_driver_sql("SELECT node_id, label, value FROM node_labels ORDER BY label").all()
     assert [tuple(row) for row in found] == [(1, "rack", "r1"), (1, "type", "storage")]
     db.close()
+
+
+def test_a_migration_waits_for_an_answer_longer_than_anything_else_may(
+    mariadb: MariaDBServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Changing a large table takes minutes; given up halfway it would be done and not known to be."""
+    monkeypatch.setattr(database_servers, "ANSWER_TIMEOUT_SECONDS", 1)
+    with fresh_database(mariadb) as url:
+        db = Database(url)
+        command.upgrade(migrate._config(db), "r0006")
+        held, free = threading.Event(), threading.Event()
+
+        def hold(other: Database) -> None:
+            with open_transaction(other) as conn:
+                conn.exec_driver_sql("SELECT COUNT(*) FROM namespace_keys")
+                held.set()
+                free.wait(2.5)
+
+        holder = Other(url, hold)
+        assert held.wait(10)
+        migrate.migrate(db)
+        holder.result()
+
+        assert migrate.current(db) == migrate.head()
+        with db.read() as conn, pytest.raises(OperationalError, match="timed out"):
+            conn.exec_driver_sql("SELECT SLEEP(1.5)")
+        db.close()
