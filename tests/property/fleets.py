@@ -170,6 +170,41 @@ def nodes(draw: st.DrawFn, name: str) -> dict[str, Any]:
     return node
 
 
+OFTEN_PLAIN = combined(
+    state=["active"] * 9 + ["error"],
+    scheduling=["enabled"] * 8 + ["cordoned", "draining"],
+    sample_age_seconds=[12, 120],
+)
+FIGURES = sorted([*METRICS, *set(CAPACITY) - {"expected_demand"}])
+
+
+@st.composite
+def known_nodes(draw: st.DrawFn, name: str) -> dict[str, Any]:
+    """A node with all of its figures, of which a few may be anything: so that one alone stands in the way."""
+    node = a_node(name=name, node_id=NAMES.index(name) + 1, **draw(DECLARED) | draw(st.sampled_from(INVENTORIES)))
+    node["capacity"] |= draw(IN_USE)
+    if draw(st.integers(0, 3)) == 0:
+        node |= draw(OFTEN_PLAIN)
+    for figure in draw(st.lists(st.sampled_from(FIGURES), min_size=1, max_size=2, unique=True)):
+        if figure in CAPACITY:
+            node["capacity"][figure] = draw(CAPACITY[figure])
+        else:
+            value = draw(METRICS[figure])
+            node["metrics"][figure] = node["metrics"][figure] if value is None else value
+    return node
+
+
+@st.composite
+def known_documents(draw: st.DrawFn) -> dict[str, Any]:
+    """A snapshot document in which every figure is known."""
+    names = draw(st.permutations(NAMES))[: draw(st.sampled_from([5, 4, 3, 6, 2, 1, 0]))]
+    return a_document(
+        *[draw(known_nodes(name)) for name in names],
+        config=draw(CONFIGS),
+        instances=[draw(instances(uuid)) for uuid in INSTANCES],
+    )
+
+
 @st.composite
 def instances(draw: st.DrawFn, uuid: str) -> dict[str, Any]:
     """An instance that may be anywhere, moving, a draft or grown, of either namespace."""
