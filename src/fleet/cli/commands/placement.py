@@ -24,6 +24,14 @@ NODES_SHOWN: Final = 20
 REASONS: Final = ("resize", "migrate", "evacuate")
 AGAIN: Final = frozenset({"cpus", "memory", "disk", "node"})
 NODES_AT_ONCE: Final = 1000
+BINDS: Final = {
+    "cpus": "vCPUs bind",
+    "memory_mb": "memory binds",
+    "disk_gb": "disk binds",
+    "instances": "slots bind",
+    "gpus": "GPUs bind",
+}
+"""What may bind, in words. Whatever else an answer names is the stage that keeps nodes out."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -108,9 +116,10 @@ def _show_capacity(output: Output, shape: str, found: Mapping[str, Any]) -> None
     payer, fits = found["charged_to"]["payer"], found["charged_to"]["fits"]
     if fits is not None and fits < found["on_nodes"]:
         whose = "the namespace's claim bears" if payer == "claim" else "the cluster's unclaimed side bears"
-        output.say(f"{found['on_nodes']} on the nodes, but {whose} {fits}: {found['charged_to']['binds']} binds")
+        output.say(f"{found['on_nodes']} on the nodes, but {whose} {fits}: {BINDS[found['charged_to']['binds']]}")
     elif found["binds"]:
-        output.say(f"{found['binds']} binds on most nodes")
+        binds = BINDS.get(found["binds"])
+        output.say(f"{binds} on most nodes" if binds else f"{found['binds']} keeps most nodes out")
     output.say(f"{found['nodes_with_room']} of {found['nodes']} nodes have room")
     output.listing(found["items"], ("node", "fits", "binds", "reason"), title="nodes")
     if found["next_cursor"] is not None:
