@@ -102,8 +102,6 @@ def test_b19_a_create_whose_worker_is_killed_is_finished_by_the_next(rig: Rig, p
 def test_b19_a_delete_whose_worker_is_killed_is_finished_by_the_next(rig: Rig, point: str) -> None:
     created = rig.create()
     assert rig.carry_out(created.operation_id) is Outcome.DONE
-    # A worker that dies over the create's wake-up may have popped the delete's too: the sweeper knows after a minute.
-    assert rig.inbox().take(1) == created.operation_id
     delete_instance(rig.context, created.uuid, None)
     rig.wait_for_kill(rig.start_worker(*SHORT_LEASE, faults=f"{point}:kill"), point)
     rig.wait_for_leases()

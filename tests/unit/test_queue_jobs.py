@@ -84,6 +84,25 @@ def test_a_wake_up_that_was_taken_can_be_put_again(client: fakeredis.FakeStrictR
     assert wake_ups.put_missing([wake_up]) == 1
 
 
+def test_a_wake_up_that_was_popped_by_a_process_that_died_is_put_again(client: fakeredis.FakeStrictRedis) -> None:
+    wake_ups, lost, waiting = WakeUps(client), WakeUp(an_operation(), 7), WakeUp(an_operation(), 7)
+    wake_ups.put(lost, waiting)
+    Queue.lpop([Queue(queue_name(7), connection=client).key], None, connection=client)
+
+    assert wake_ups.put_missing([lost, waiting]) == 1
+    assert wake_ups.waiting(7) == 2
+
+
+def test_a_wake_up_whose_job_grew_too_old_is_put_again(client: fakeredis.FakeStrictRedis) -> None:
+    wake_ups, wake_up = WakeUps(client), WakeUp(an_operation(), 7)
+    wake_ups.put(wake_up)
+    client.delete(Job.key_for(wake_up.job_id))
+
+    assert wake_ups.put_missing([wake_up]) == 1
+    assert inbox_of(client, 7).take(1) == wake_up.operation_uuid
+    assert inbox_of(client, 7).take(1) is None
+
+
 def test_no_queue_is_starved_by_the_others(client: fakeredis.FakeStrictRedis) -> None:
     wake_ups = WakeUps(client)
     mine = {node_id: [an_operation() for _ in range(4)] for node_id in (1, 2)}

@@ -42,6 +42,7 @@ from fleet.ledger.database import (
 )
 from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Busy, Charge, RuleBroken, Stage
 from fleet.model.resources import CLUSTER_DIMENSIONS, Amounts, DimensionFigure
+from fleet.placement.walk import FINAL_WAIT_SECONDS
 
 
 def nothing(_target: Connection | Batch) -> None:
@@ -125,7 +126,7 @@ NODE_GUARD = Sql(
 # The one final wait of a walk: bounded by the statement's time, since a lock wait is counted in whole seconds.
 NODE_GUARD_WAITING = Sql(
     "{bounded} UPDATE scheduler_node_capacity SET " + _USE + " WHERE node_id = :node_id" + _GUARDS,
-    mysql_bounded="SET STATEMENT max_statement_time = 0.15 FOR",
+    mysql_bounded=f"SET STATEMENT max_statement_time = {FINAL_WAIT_SECONDS} FOR",
 )
 
 NODE_FORCED = Sql("UPDATE scheduler_node_capacity SET " + _USE + " WHERE node_id = :node_id")

@@ -2,7 +2,7 @@
 
 A job holds no work and no state. It may be lost, doubled or late: the lease on the operation's row decides who works,
 and the sweeper puts a lost wake-up back. A job's id is made of the uuid and the number of leases so far, so putting the
-same wake-up twice is one job while its hash lives. RQ's registries stay empty: they release nothing of ours.
+same wake-up twice is one job. RQ's registries stay empty: they release nothing of ours.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rq.serializers import JSONSerializer
 from fleet.queue.connection import unavailable
 
 FUNCTION: Final = "fleet.queue.jobs.carry_out"
-# After this a wake-up that was popped by a worker that died at once may be put again under the same id.
+# A wake-up that nobody took for so long is worth nothing: the sweeper puts a new one.
 WAKE_SECONDS: Final = 60
 UUID_CHARACTERS: Final = 36
 
@@ -70,7 +70,10 @@ class WakeUps:
             raise unavailable(error) from error
 
     def put_missing(self, wake_ups: Sequence[WakeUp]) -> int:
-        """Put those of `wake_ups` that are not waiting already; return how many were.
+        """Put those of `wake_ups` that are not waiting already; return how many were put.
+
+        One waits while its queue names it and its job is there: a worker that died at once after it took one leaves a
+        job that no queue names, and a job that is too old leaves a name without one.
 
         Raises:
             QueueUnavailable: the server did not take them.
@@ -79,8 +82,10 @@ class WakeUps:
             with self._client.pipeline(transaction=False) as pipeline:
                 for wake_up in wake_ups:
                     pipeline.exists(Job.key_for(wake_up.job_id))
-                known = pipeline.execute() if wake_ups else []
-                missing = [wake_up for wake_up, there in zip(wake_ups, known, strict=True) if not there]
+                    pipeline.lpos(self._queue(wake_up.node_id).key, wake_up.job_id)
+                found = pipeline.execute() if wake_ups else []
+                waits = [there and place is not None for there, place in zip(found[::2], found[1::2], strict=True)]
+                missing = [wake_up for wake_up, waiting in zip(wake_ups, waits, strict=True) if not waiting]
                 for wake_up in missing:
                     self._add(wake_up, pipeline)
                 pipeline.execute()
