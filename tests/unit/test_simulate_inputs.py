@@ -183,6 +183,26 @@ def test_what_is_wrong_is_refused_by_name(words: tuple[str, ...], capsys: pytest
     assert words[-2].lstrip("-") in told or words[1] in told or "nowhere" in told
 
 
+def test_a_key_of_no_such_name_is_told_which_there_are_and_which_of_them_are_node_local() -> None:
+    with pytest.raises(Misused) as refused:
+        read(asked(settings={"NOPE": "1"}))
+
+    known, _, node_local = str(refused.value).partition("; and of the node-local ones ")
+    assert "NODE_" not in known.replace("NODE_METRICS_MAX_AGE_SECONDS", "")
+    assert node_local == "NODE_RAM_RESERVATION_GB, NODE_CPU_RESERVATION_THREADS, NODE_DISK_RESERVATION_GB"
+
+
+def test_equal_nodes_hold_back_what_is_set_and_others_what_their_file_says(trace: tuple[Path, Path]) -> None:
+    held_back = {"NODE_RAM_RESERVATION_GB": "8", "NODE_CPU_RESERVATION_THREADS": "4", "NODE_DISK_RESERVATION_GB": "50"}
+
+    (machine,) = read(asked(nodes="1", settings=held_back)).machines
+
+    assert (machine.reserved_memory_mb, machine.reserved_cpus, machine.reserved_disk_gb) == (8192, 4, 50)
+    for given in ({"nodes": str(trace[0])}, {"trace": trace}):
+        with pytest.raises(Misused, match=r"NODE_RAM_RESERVATION_GB.*only for equal nodes"):
+            read(asked(**given, settings=held_back))
+
+
 def test_every_fault_of_a_mix_is_named(tmp_path: Path) -> None:
     path = tmp_path / "mix.json"
     path.write_text('[{"cpus": true, "memory_mb": 512, "weigth": 2}, 7]')

@@ -18,7 +18,7 @@ from fleet.config.plain_file import read_plain
 from fleet.measure.simulated_node import SimulatedNode
 from fleet.measure.simulated_node import read_nodes as read_described_nodes
 from fleet.model.capacity import memory_reserved_mb
-from fleet.model.cluster_config import ClusterConfig
+from fleet.model.cluster_config import FALLBACK_NAMES, ClusterConfig
 from fleet.model.config_value import ConfigError
 from fleet.simulation.chance import Chance
 from fleet.simulation.load import Habit, Lives, Mix, arrivals, drawn_from, filling, until
@@ -182,9 +182,10 @@ def read(asked: Asked) -> Inputs:
     """
     config = _config(asked.settings)
     if asked.trace is None:
-        return Inputs(asked, _machines(asked), read_mix(asked.mix), (), config)
+        return Inputs(asked, _machines(asked, config), read_mix(asked.mix), (), config)
     if asked.nodes is not None:
         raise Misused("--nodes and --trace: a trace brings its own nodes; keep one of them")
+    _refuse_reservations(asked.settings)
     nodes, tasks = asked.trace
     recorded = read_tasks(tasks, card_for_a_share=asked.shares == "card")
     return Inputs(asked, [machine_of(node) for node in read_nodes(nodes)], Mix(()), recorded, config)
@@ -280,7 +281,7 @@ def _mix_entry(entry: Any, place: str, problems: list[str]) -> tuple[Shape, int]
     return Shape(named, *amounts, tuple(kinds), shape.sleepy), whole("weight", 1, 1)
 
 
-def _machines(asked: Asked) -> list[Machine]:
+def _machines(asked: Asked, config: ClusterConfig) -> list[Machine]:
     nodes = str(NODE_COUNT) if asked.nodes is None else asked.nodes
     if nodes.isdecimal():
         if not 1 <= int(nodes) <= 100_000:
@@ -289,7 +290,8 @@ def _machines(asked: Asked) -> list[Machine]:
         kind = shape.gpu_kinds[0] if shape.gpu_kinds else ""
         sleepy = int(nodes) * asked.sleepy_nodes_percent // 100
         sizes = (shape.cpus, shape.memory_mb, shape.disk_gb, shape.gpus, kind)
-        return [_reserving(Machine(f"n{at:05d}", *sizes, sleepy_pool=at < sleepy)) for at in range(int(nodes))]
+        return [_reserving(Machine(f"n{at:05d}", *sizes, sleepy_pool=at < sleepy), config) for at in range(int(nodes))]
+    _refuse_reservations(asked.settings)
     if nodes.endswith(".csv"):
         return [machine_of(node) for node in read_nodes(Path(nodes))]
     try:
@@ -335,14 +337,23 @@ def _cards(node: SimulatedNode) -> tuple[int, str]:
     return min(counts, default=0), (models[0] if models else "") or told.gpu_kind
 
 
-def _reserving(machine: Machine) -> Machine:
-    """Return a machine that holds back what the product holds back by default."""
+def _reserving(machine: Machine, config: ClusterConfig) -> Machine:
+    """Return a machine that holds back what the configuration says."""
     return replace(
         machine,
-        reserved_cpus=DEFAULTS.node_cpu_reservation_threads,
-        reserved_memory_mb=memory_reserved_mb(DEFAULTS.node_ram_reservation_gb, machine.memory_mb).value,
-        reserved_disk_gb=math.ceil(DEFAULTS.node_disk_reservation_gb),
+        reserved_cpus=config.node_cpu_reservation_threads,
+        reserved_memory_mb=memory_reserved_mb(config.node_ram_reservation_gb, machine.memory_mb).value,
+        reserved_disk_gb=math.ceil(config.node_disk_reservation_gb),
     )
+
+
+def _refuse_reservations(settings: Mapping[str, str]) -> None:
+    """Refuse what would change nothing: nodes of a file or a trace hold back what that says."""
+    given = [name for name in FALLBACK_NAMES if name in settings]
+    if given:
+        raise Misused(
+            f"--set {', '.join(given)}: only for equal nodes (--nodes N): a file or a trace says it of its own"
+        )
 
 
 def _config(settings: Mapping[str, str]) -> ClusterConfig:

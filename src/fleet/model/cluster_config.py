@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from decimal import Decimal
 from types import MappingProxyType
@@ -180,6 +180,7 @@ CLUSTER_KEYS: Final[Mapping[str, ClusterKey]] = MappingProxyType(
     {key.name: key for key in _ALL_KEYS if not key.node_fallback}
 )
 SNAPSHOT_KEYS: Final[Mapping[str, ClusterKey]] = MappingProxyType({key.name: key for key in _ALL_KEYS})
+FALLBACK_NAMES: Final = tuple(key.name for key in _ALL_KEYS if key.node_fallback)
 
 _NODE_FILE: Final = "is node-local: set it in that node's /etc/sf/config"
 _PROCESS_FILE: Final = "belongs to a process: set it in /etc/sf/config of the machine the process runs on"
@@ -295,7 +296,7 @@ class ClusterConfig:
             bare = name.removeprefix(PREFIX)
             key = SNAPSHOT_KEYS.get(bare)
             if key is None:
-                problems += [] if ignore_unknown else [_unknown(name, SNAPSHOT_KEYS)]
+                problems += [] if ignore_unknown else [_unknown(name, CLUSTER_KEYS, FALLBACK_NAMES)]
                 continue
             try:
                 chosen[bare.lower()] = _scalar(read_value(key.parser, bare, _as_text(value)))
@@ -310,9 +311,11 @@ class ClusterConfig:
         return {field.name.upper(): format_cluster_value(getattr(self, field.name)) for field in fields(self)}
 
 
-def _unknown(name: str, known: Mapping[str, ClusterKey]) -> ConfigProblem:
-    near = nearest_name(name, known)
-    hint = f"; did you mean {near}?" if near else f"; known keys: {', '.join(sorted(known))}"
+def _unknown(name: str, known: Mapping[str, ClusterKey], node_local: Sequence[str] = ()) -> ConfigProblem:
+    """Return what is wrong with a key of no such name; `node_local` are the others that may stand beside `known`."""
+    near = nearest_name(name, [*known, *node_local])
+    others = f"; and of the node-local ones {', '.join(node_local)}" if node_local else ""
+    hint = f"; did you mean {near}?" if near else f"; known keys: {', '.join(sorted(known))}{others}"
     return ConfigProblem(key=name, reason=f"not a cluster-wide key{hint}")
 
 

@@ -66,7 +66,10 @@ def simulate(
     ram_ratio: Annotated[str, typer.Option(help="RAM_OVERCOMMIT_RATIO")] = "",
     disk_ratio: Annotated[str, typer.Option(help="DISK_OVERCOMMIT_RATIO")] = "",
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key of the cluster's configuration")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Any key of the cluster's configuration, or a NODE_*_RESERVATION*"
+        ),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw the comparison into this .png, or all pictures into this folder")
