@@ -165,6 +165,12 @@ class ForgetsWho(Fault):
                 event["payload"].pop("by", None)
 
 
+class ForgetsTheEnd(Fault):
+    def after(self, call: Call) -> None:
+        if call.of_claims and call.place.endswith("/events") and call.status == 200:
+            call.answer["items"] = [event for event in call.answer["items"] if "deleted" not in event["message"]]
+
+
 class CountsNoUse(Fault):
     def after(self, call: Call) -> None:
         for claim in call.claims():
@@ -266,6 +272,7 @@ QUICK: tuple[tuple[Callable[[], Fault], str], ...] = (
     (NeverCountsClaims, "the cluster keeps the claim's limits"),
     (DeletesSoftly, "what is deleted is not there"),
     (ForgetsWho, "the claim's own events: created"),
+    (ForgetsTheEnd, "the claim's own events are kept"),
     (LosesTheLedger, "the ledger agrees with its charges"),
     (PromisesToDeletedNamespaces, "the namespace is deleted"),
 )

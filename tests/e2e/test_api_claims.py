@@ -404,12 +404,15 @@ def test_a_claims_life_is_told_on_its_own_timeline_and_on_its_namespaces(served:
     told = messages(admin, one)
     admin.delete(one)
 
+    assert messages(admin, one)[:-1] == told
+    assert messages(admin, one)[-1][0] == "namespace claim deleted, capacity returned"
     (created, record), (changed, change) = told
     assert (created, changed) == ("db record created", "namespace claim changed")
     assert limits.items() <= record.items()
     assert record["expires_at"] == made["expires_at"]
     assert record["by"] == change["by"] == "system/admin-file.control"
     assert (change["old"], change["new"]) == ({"limit_cpus": 4}, {"limit_cpus": 5})
+    assert "expires_in_seconds" not in change, "the end was not touched"
     of_namespace = messages(admin, f"/auth/namespaces/{ns}")[1:]
     assert [message for message, _ in of_namespace] == [
         "create namespace claim request from REST API",
@@ -422,6 +425,26 @@ def test_a_claims_life_is_told_on_its_own_timeline_and_on_its_namespaces(served:
     assert of_namespace[3][1]["limit_cpus"] == 5
 
 
+def test_a_deleted_claims_events_are_its_namespaces_and_nobody_elses(
+    served: Served, admin: As, new_name: Names
+) -> None:
+    name, other = new_name("was"), new_name("never")
+    admin.post("/auth/namespaces", {"name": other})
+    with served.namespace(name) as owner:
+        made = claimed(admin, name)
+        admin.delete(path(name, made["uuid"]))
+        for where in (path(other, made["uuid"]), path("nobody", made["uuid"]), path(name, str(uuid.uuid4()))):
+            refused = assert_problem(admin.get(f"{where}/events"), 404, "not_found")
+            assert refused["detail"] == assert_problem(admin.get(path(name, made["uuid"])), 404, "not_found")["detail"]
+        assert_problem(owner.get(f"{path(name, made['uuid'])}/events"), 403, "forbidden")
+    admin.delete(f"/auth/namespaces/{name}")
+    # The namespace is gone as well: its claim's end is still told.
+    assert [message for message, _ in messages(admin, path(name, made["uuid"]))] == [
+        "db record created",
+        "namespace claim deleted, capacity returned",
+    ]
+
+
 def test_a_claim_that_is_prolonged_or_cut_short_is_told_with_its_former_end_and_its_new_one(admin: As, ns: str) -> None:
     made = claimed(admin, ns)
     one = path(ns, made["uuid"])
@@ -429,6 +452,7 @@ def test_a_claim_that_is_prolonged_or_cut_short_is_told_with_its_former_end_and_
 
     (_, (_, change)) = messages(admin, one)
 
+    assert change["expires_in_seconds"] == 60
     assert change["old"] == {"expires_at": made["expires_at"]}
     assert change["new"] == {"expires_at": changed["expires_at"]}
 

@@ -285,10 +285,11 @@ def _record_change(conn: Connection, before: RowMapping, after: RowMapping, seco
     if not names and seconds is None:
         return
     old, new = ({name: row[name] for name in names} for row in (before, after))
+    payload: dict[str, Any] = {"claim": after["uuid"], "old": old, "new": new}
     if seconds is not None:
         # How long from now was said, so only the two moments tell by how much a claim was prolonged or cut short.
         old["expires_at"], new["expires_at"] = iso(before["expires_at"]), iso(after["expires_at"])
-    payload = {"claim": after["uuid"], "old": old, "new": new, "expires_in_seconds": seconds}
+        payload["expires_in_seconds"] = seconds
     for kind, name in (("claim", after["uuid"]), ("namespace", after["namespace"])):
         events.record(conn, kind, name, "namespace claim changed", payload, by=by)
 

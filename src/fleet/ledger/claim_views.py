@@ -14,7 +14,8 @@ from typing import Any
 
 from sqlalchemy import RowMapping
 
-from fleet.ledger.claims import amounts_of
+from fleet.ledger import events
+from fleet.ledger.claims import DELETED, amounts_of
 from fleet.ledger.database import Database, Sql
 from fleet.ledger.instances import Position
 from fleet.model.resources import Amounts
@@ -70,6 +71,12 @@ def get(db: Database, namespace: str, uuid: str) -> ClaimView | None:
     with db.read() as conn:
         row = GET.run(conn, uuid=uuid).mappings().first()
     return None if row is None or row["namespace"] != namespace else view_of(row)
+
+
+def was_of(db: Database, namespace: str, uuid: str) -> bool:
+    """Return whether a deleted claim was the namespace's, as far as its timeline is kept: its end is the last to go."""
+    last = events.listing(db, "claim", uuid, limit=1)
+    return bool(last) and last[0].message == DELETED and last[0].payload.get("namespace") == namespace
 
 
 def listing(db: Database, namespace: str | None, limit: int, after: Position | None = None) -> list[ClaimView]:

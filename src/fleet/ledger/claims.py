@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from sqlalchemy import Connection, RowMapping
 
@@ -18,6 +19,7 @@ from fleet.ledger.database import Sql, Trouble, trouble
 from fleet.model.errors import BrokenPromise, DatabaseUnavailable
 from fleet.model.resources import CLUSTER_DIMENSIONS, Amounts, DimensionFigure
 
+DELETED: Final = "namespace claim deleted, capacity returned"
 BY_CLUSTER = "(payer IS NULL OR payer NOT IN (SELECT uuid FROM namespace_claims WHERE folded = 0))"
 """SQL for the charges that the cluster pays: they name no claim, or one that is folded or gone."""
 
@@ -195,8 +197,10 @@ def delete(conn: Connection, uuid: str, *, by: str, asked: str = "") -> RowMappi
     DELETE.run(conn, uuid=uuid)
     if asked:
         events.record(conn, "namespace", row["namespace"], asked, {"claim": uuid}, by=by)
-    payload = {"claim": uuid, "coverage_state": row["coverage_state"], **_held(row)}
-    events.record(conn, "namespace", row["namespace"], "namespace claim deleted, capacity returned", payload, by=by)
+    # Of the two rows the claim's own goes on telling whose it was.
+    payload = {"claim": uuid, "namespace": row["namespace"], "coverage_state": row["coverage_state"], **_held(row)}
+    for kind, name in (("claim", uuid), ("namespace", row["namespace"])):
+        events.record(conn, kind, name, DELETED, payload, by=by)
     if ended is not None or not row["folded"]:
         _give_back(conn, ended or row)
     return row

@@ -93,6 +93,21 @@ def get(db: Database, caller: Caller, namespace: str, ref: str) -> ClaimView:
     return found
 
 
+def events_of(db: Database, caller: Caller, namespace: str, ref: str) -> str:
+    """Return the uuid of a claim whose events may be read; a deleted one's are, as long as they are kept. Admin only.
+
+    Raises:
+        NotFound: there is none and, as far as is known, there was none.
+        DatabaseUnavailable: nothing is known about it.
+    """
+    try:
+        return get(db, caller, namespace, ref).uuid
+    except NotFound:
+        if not is_name(namespace) or not claim_views.was_of(db, namespace, _uuid(ref)):
+            raise
+        return _uuid(ref)
+
+
 def update(
     db: Database, caller: Caller, namespace: str, ref: str, limits: Mapping[str, int], expires_in_seconds: int | None
 ) -> ClaimView:

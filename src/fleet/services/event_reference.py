@@ -151,7 +151,7 @@ KNOWN: Final[Sequence[Message]] = (
     ),
     Message("delete namespace claim request from REST API", "namespace", ("claim", "by")),
     Message("db record created", "claim", (*LIMITS, "expires_at", "by")),
-    Message("namespace claim deleted, capacity returned", "namespace", ("claim", "by")),
+    Message("namespace claim deleted, capacity returned", "namespace, claim", ("claim", "namespace", "by")),
     Message(
         "deprecated weighted affinity specification accepted",
         "instance",

@@ -113,6 +113,6 @@ def claim_events(
     cursor: CursorQuery = None,
     newest_first: NewestFirstQuery = True,
 ) -> Response:
-    """What happened to a claim."""
-    found = claims.get(services.database, caller, namespace, uuid)
-    return events_page(services.database, "claim", found.uuid, limit, cursor, newest_first=newest_first, wanted=wanted)
+    """What happened to a claim; a deleted one's events are read as long as they are kept."""
+    of = claims.events_of(services.database, caller, namespace, uuid)
+    return events_page(services.database, "claim", of, limit, cursor, newest_first=newest_first, wanted=wanted)

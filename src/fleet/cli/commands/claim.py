@@ -147,7 +147,7 @@ def events(
     *,
     wanted: Wanted,
 ) -> None:
-    """Show what happened to a claim, oldest first; a deleted claim's end is in `fleet namespace events`."""
+    """Show what happened to a claim, oldest first; a deleted claim is named by its uuid."""
     shell = shell_of(ctx)
     with _Told(shell, namespace, uuid):
         of = uuid or str(_active(shell, namespace)["uuid"])

@@ -247,6 +247,9 @@ def deletion(scene: Scene, made: Claim) -> None:
         for method, body in verbs:
             refused(scene.call(method, namespace, uuid, body), 404, "not_found", method)
         same("the claims", scene.cluster.items(path(namespace)), [])
+    with scene.tally.check("the claim's own events are kept, its end the last of them"):
+        message, _, payload = scene.events(path(namespace, uuid))[-1]
+        same("the last event", (message, _of(payload, uuid)), ("namespace claim deleted, capacity returned", True))
     with scene.tally.check("the namespace's events: asked for, deleted and returned"):
         told = [message for message, _, payload in scene.events(f"/auth/namespaces/{namespace}") if _of(payload, uuid)]
         for message in (
