@@ -1,4 +1,4 @@
-"""Progress of a long command: bars on a terminal, a line for every tenth where there is none."""
+"""Progress of a long command: bars on a terminal; where there is none a line for every tenth, or nothing."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ TENTHS = 10
 class Steps:
     """The bars of one command. Any thread may move them."""
 
-    def __init__(self, console: Console, progress: Progress | None) -> None:
-        """Without `progress`, print lines."""
+    def __init__(self, console: Console, progress: Progress | None, *, lines: bool = True) -> None:
+        """Without `progress`, print lines, or nothing."""
         self._console = console
+        self._lines = lines
         self._progress = progress
         self._lock = threading.Lock()
 
@@ -53,7 +54,7 @@ class Steps:
             with self._lock:
                 done[0] += 1
                 at = done[0] * TENTHS // max(1, total)
-                if at != (done[0] - 1) * TENTHS // max(1, total):
+                if self._lines and at != (done[0] - 1) * TENTHS // max(1, total):
                     tell(self._console, f"  {what}: {done[0]} of {total}")
 
         return advance
@@ -63,7 +64,7 @@ class Steps:
 
         def told(left: int) -> None:
             # Halving is news, and so is the end.
-            if last[0] < 0 or left <= last[0] // 2:
+            if self._lines and (last[0] < 0 or left <= last[0] // 2):
                 last[0] = left
                 tell(self._console, f"  {what}: {left} left")
 
@@ -71,10 +72,10 @@ class Steps:
 
 
 @contextmanager
-def steps(console: Console) -> Iterator[Steps]:
-    """Bars or lines, as the console allows."""
+def steps(console: Console, *, lines: bool = True) -> Iterator[Steps]:
+    """Bars on a terminal; else lines, or nothing without `lines`."""
     if not console.is_terminal:
-        yield Steps(console, None)
+        yield Steps(console, None, lines=lines)
         return
     columns = (TextColumn("{task.description:<26}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from fleet.cli.flags import one_of
+from fleet.cli.openb import FILL_OF, SHARES
 from fleet.cli.outcome import REFUSED, Misused
 
 if TYPE_CHECKING:
@@ -15,8 +17,6 @@ if TYPE_CHECKING:
     from fleet.cli.simulate_inputs import Asked, Inputs
 
 LIVES: Final = ("exponential", "lognormal", "forever")
-FILL_OF: Final = ("cpus", "gpus")
-SHARES: Final = ("none", "card")
 
 
 def simulate(
@@ -80,9 +80,9 @@ def simulate(
     from fleet.cli.simulate_inputs import Asked
     from fleet.simulation.load import Lives
 
-    _choice("--lifetimes", lifetimes, LIVES)
-    _choice("--fill-of", fill_of, FILL_OF)
-    _choice("--shares", shares, SHARES)
+    one_of("--lifetimes", lifetimes, LIVES)
+    one_of("--fill-of", fill_of, FILL_OF)
+    one_of("--shares", shares, SHARES)
     asked = Asked(
         nodes=nodes,
         node_shape=node_shape,
@@ -107,11 +107,6 @@ def simulate(
         settings=_settings(settings or [], cpu_ratio, ram_ratio, disk_ratio),
     )
     _run(asked, _strategies(strategies), range(seed, seed + seeds), plot, as_json=as_json)
-
-
-def _choice(flag: str, value: str, accepted: tuple[str, ...]) -> None:
-    if value not in accepted:
-        raise Misused(f"{flag} {value!r}: accepted: {', '.join(accepted)}")
 
 
 def _settings(pairs: list[str], cpu: str, ram: str, disk: str) -> dict[str, str]:
@@ -149,7 +144,7 @@ def _run(asked: Asked, strategies: list[str], seeds: range, plot: Path | None, *
         inputs = simulate_inputs.read(asked)
     except BadTrace as fault:
         raise Misused(str(fault)) from None
-    found = report.Report.of(inputs.shown(), _results(inputs, strategies, seeds, console))
+    found = report.Report.of(inputs.shown(), _results(inputs, strategies, seeds))
     if as_json:
         print(json.dumps(found.as_json(), indent=1))
     else:
@@ -163,13 +158,19 @@ def _run(asked: Asked, strategies: list[str], seeds: range, plot: Path | None, *
         raise typer.Exit(REFUSED)
 
 
-def _results(inputs: Inputs, strategies: list[str], seeds: range, console: Any) -> list[Any]:
+def _results(inputs: Inputs, strategies: list[str], seeds: range) -> list[Any]:
+    from fleet.cli import output
     from fleet.cli.steps import steps
     from fleet.simulation.run import simulate as simulate_one
 
-    scenarios = [inputs.scenario(seed) for seed in seeds]
-    total = sum(len(scenario.arrivals) for scenario in scenarios) * len(strategies)
-    with steps(console) as bars:
+    with steps(output.console(error=True), lines=False) as bars:
+        # Drawing alone takes seconds: whoever looks on sees from the first moment that something happens.
+        drawn = bars.count("seeds drawn", len(seeds))
+        scenarios = []
+        for seed in seeds:
+            scenarios.append(inputs.scenario(seed))
+            drawn()
+        total = sum(len(scenario.arrivals) for scenario in scenarios) * len(strategies)
         answered = bars.count("requests answered", total)
         by_strategy = [
             [simulate_one(scenario, strategy, answered=answered) for scenario in scenarios] for strategy in strategies
