@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from fleet.services import decisions
 from fleet.services.context import Context
 from fleet.services.create import Created
 from fleet.services.delete import delete_instance
+from fleet.services.replaying import replay_last
 from tests.ledger import fleet_of, placing
 from tests.ledger.ruling import apart
 from tests.ledger.test_rules_placed import move_of
@@ -71,6 +73,23 @@ def test_a_thousand_recorded_decisions_replay_bit_for_bit(maria: Database) -> No
     assert sum(bool(row.neighbours) for row in rows if row) > DECISIONS // 2
     differ = [row.id for row in rows if row and encode_decision(decisions.replay(ctx.database, row)) != row.record]
     assert differ == []
+
+
+def test_whoever_follows_a_replay_is_told_how_many_decisions_there_are(db: Database) -> None:
+    ctx = placing.context(db)
+    racked(db, ctx)
+    for _ in range(3):
+        placing.created(ctx, {})
+    totals: list[int] = []
+    judged: list[str] = []
+
+    def begun(total: int) -> Callable[[], None]:
+        totals.append(total)
+        return lambda: judged.append("one")
+
+    assert replay_last(db, 1000, progress=begun).same == 3
+    assert replay_last(db, 2, progress=begun).same == 2
+    assert (totals, len(judged)) == ([3, 2], 5)
 
 
 def test_a_request_that_asks_nothing_of_its_neighbours_reads_and_stores_none(db: Database) -> None:

@@ -33,18 +33,24 @@ class Replayed:
     differing: dict[str, str] = field(default_factory=dict)
 
 
-def replay_last(db: Database, last: int, *, progress: Callable[[], None] = lambda: None) -> Replayed:
+def replay_last(
+    db: Database, last: int, *, progress: Callable[[int], Callable[[], None]] = lambda _total: lambda: None
+) -> Replayed:
     """Decide the youngest `last` decisions again. One whose snapshot is past its retention is counted apart.
+
+    `progress` is called with how many there are; what it returns is called after each.
 
     Raises:
         DatabaseUnavailable: the ledger cannot be read.
     """
     found = Replayed()
-    for summary in islice(_youngest(db), last):
-        row = rows.get(db, summary.id)
+    ids = [summary.id for summary in islice(_youngest(db), last)]
+    judged = progress(len(ids))
+    for key in ids:
+        row = rows.get(db, key)
         if row is not None:
             _judge(db, row, found)
-        progress()
+        judged()
     return found
 
 

@@ -9,6 +9,7 @@ import pwd
 import time
 import uuid
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -156,7 +157,7 @@ def replay_decisions(
 
     output = shell_of(ctx).output
     with database_of(config) as database, steps(console(error=True)) as bars:
-        found = replay_last(database, last, progress=bars.count("decisions", last))
+        found = replay_last(database, last, progress=partial(bars.count, "decisions"))
     differing = [{"decision": key, "difference": text} for key, text in found.differing.items()]
     figures = {"same": found.same, "not_kept": found.not_kept, "differing": differing}
     if output.form == "json":
