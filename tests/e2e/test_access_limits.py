@@ -185,6 +185,20 @@ def test_every_act_on_keys_says_who_did_it(served: Served, admin: As, new_name: 
     assert acts[0][2].startswith("system/")
 
 
+def test_the_admins_last_usable_key_is_not_deleted(admin: As) -> None:
+    keys = "/auth/namespaces/system/keys"
+    usable = [key["name"] for key in admin.get(keys).json()["items"] if key["state"] == "active"]
+    (own,) = [name for name in usable if name.startswith("admin-file.")]
+    for name in usable:
+        assert name == own or admin.delete(f"{keys}/{name}").status_code == 204
+
+    document = assert_problem(admin.delete(f"{keys}/{own}"), 409, "conflict")
+
+    assert document["state"] == "last_key"
+    assert f"key {own} is the last usable one of namespace system" in document["detail"]
+    assert admin.get("/nodes").status_code == 200
+
+
 def test_the_key_in_a_file_is_not_rotated_over_http(admin: As) -> None:
     (own,) = [
         key["name"]

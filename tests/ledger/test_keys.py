@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -211,3 +212,38 @@ def test_every_act_says_who_did_it_and_for_how_long(db: Database) -> None:
     assert events(db, "key replaced") == [{"key": "k", **on}]
     assert events(db, "key deleted") == [{"key": "k", **on}]
     assert events(db, "namespace deleted") == [on]
+
+
+def test_where_one_is_kept_the_last_usable_key_is_not_deleted(db: Database) -> None:
+    make(db, "short", seconds=1)
+    make(db, "k")
+    wait_until(lambda: namespaces.keys(db, "tenant", 10)[1].expired, seconds=10, what="the key expires")
+
+    with pytest.raises(Conflict, match="key k is the last usable one of namespace tenant; make another one first"):
+        namespaces.delete_key(db, "tenant", "k", keep_one=True, by=WHO)
+
+    assert list(secrets_of(db)) == ["hash of k"]
+    assert events(db, "key deleted") == []
+    assert namespaces.delete_key(db, "tenant", "short", keep_one=True, by=WHO)
+    make(db, "another")
+    assert namespaces.delete_key(db, "tenant", "k", keep_one=True, by=WHO)
+    assert not namespaces.delete_key(db, "tenant", "k", keep_one=True, by=WHO)
+    assert namespaces.delete_key(db, "tenant", "another", by=WHO), "other namespaces may be without a key"
+
+
+def test_of_two_keys_deleted_at_once_one_stays(maria: Database) -> None:
+    namespaces.ensure(maria, "admins")
+    for _ in range(10):
+        for name in ("a", "b"):
+            namespaces.replace_key(maria, "admins", name, f"hash of {name}", by=WHO)
+
+        def delete(name: str) -> bool:
+            try:
+                return namespaces.delete_key(maria, "admins", name, keep_one=True, by=WHO)
+            except Conflict:
+                return False
+
+        with ThreadPoolExecutor(2) as threads:
+            gone = list(threads.map(delete, ("a", "b")))
+        assert sorted(gone) == [False, True]
+        assert len(namespaces.keys(maria, "admins", 10)) == 1

@@ -80,6 +80,10 @@ ROTATE_KEY = Sql("""
     WHERE namespace = :namespace AND name = :name
 """)
 DELETE_KEY = Sql("DELETE FROM namespace_keys WHERE namespace = :namespace AND name = :name")
+USABLE_BESIDE = Sql("""
+    SELECT COUNT(*) FROM namespace_keys
+    WHERE namespace = :namespace AND name <> :name AND (expires_at IS NULL OR expires_at > {now})
+""")
 # The seconds left are reckoned by the database, whose clock set `expires_at`. NULL: the key does not expire.
 CREDENTIALS = Sql("""
     SELECT k.name, k.key_hash, k.created_at, (k.expires_at - {now}) AS left_us, k.selector, k.former_hash,
@@ -321,14 +325,24 @@ def replace_key(db: Database, namespace: str, name: str, key_hash: str, *, by: s
     db.unit(work)
 
 
-def delete_key(db: Database, namespace: str, name: str, *, by: str = "") -> bool:
-    """Delete a key; False when there is none."""
+def delete_key(db: Database, namespace: str, name: str, *, keep_one: bool = False, by: str = "") -> bool:
+    """Delete a key; False when there is none.
+
+    Raises:
+        Conflict: it is the last usable one, and one is to be kept.
+    """
     found: list[str] = []
 
     def work(conn: Connection) -> bool:
+        # Two deletions at once come after each other: the second sees that the other key is gone.
+        if keep_one:
+            TOUCH.run(conn, name=namespace)
         row = LOCK_KEY.run(conn, namespace=namespace, name=name).first()
         if row is None:
             return False
+        if keep_one and not row.expired and not USABLE_BESIDE.run(conn, namespace=namespace, name=name).scalar_one():
+            detail = f"key {name} is the last usable one of namespace {namespace}; make another one first"
+            raise Conflict(detail, state="last_key")
         DELETE_KEY.run(conn, namespace=namespace, name=name)
         events.record(conn, "namespace", namespace, "key deleted", {"key": name}, by=by)
         found.append(row.key_hash)

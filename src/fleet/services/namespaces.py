@@ -174,9 +174,14 @@ def rotate_key(
 
 
 def delete_key(db: Database, caller: Caller, namespace: str, name: str) -> None:
-    """Delete a key; the tokens it bought stop working."""
+    """Delete a key; the tokens it bought stop working. One of the admin's stays usable: else nobody could do more.
+
+    Raises:
+        NotFound: there is no such key.
+        Conflict: it is the admin's last usable one.
+    """
     get(db, caller, namespace)
-    if not namespaces.delete_key(db, namespace, name, by=caller.by):
+    if not namespaces.delete_key(db, namespace, name, keep_one=namespace == SYSTEM, by=caller.by):
         raise NotFound(NO_KEY)
 
 

@@ -159,7 +159,7 @@ def create_key(
     return answer({**show_key(made.view), "key": made.key}, 201, {"Cache-Control": "no-store"})
 
 
-@router.delete("/{namespace}/keys/{name}", status_code=204, responses=documented(404), response_model=None)
+@router.delete("/{namespace}/keys/{name}", status_code=204, responses=documented(404, 409), response_model=None)
 async def delete_key(*, services: ServicesDep, caller: CallerDep, namespace: NamePath, name: NamePath) -> Response:
     """Delete a key; when this answers, neither it nor a token it bought works anywhere."""
     async with revoking(services, namespace):
