@@ -53,7 +53,7 @@ def show(
         return
     found = shell.get(path)
     if shell.output.is_human:
-        _tell(shell.output, found)
+        tell_stored(shell.output, found)
     else:
         shell.output.record(found)
 
@@ -75,14 +75,16 @@ def _save(output: Output, folder: Path, inputs: Mapping[str, Any]) -> None:
         output.record({"snapshot": str(files["snapshot"]), "request": str(files["request"]), "seed": seed})
 
 
-def _tell(output: Output, found: Mapping[str, Any]) -> None:
+def tell_stored(output: Output, found: Mapping[str, Any]) -> None:
+    """Print a decision in the form in which it is stored, as sentences; what is not known of it is left out."""
     record = found["record"]
     output.say(found["summary"], style="bold")
-    where = f" on {found['node']}" if found["node"] else ""
-    code = f" ({found['code']})" if found["code"] else ""
-    output.say(f"{found['outcome']}{where}{code} for namespace {found['namespace']} at {found['created_at']}")
+    code = f"({found['code']})" if found["code"] else ""
+    known = [("on", found["node"]), ("", code), ("for namespace", found["namespace"]), ("at", found["created_at"])]
+    output.say(" ".join([found["outcome"], *(f"{word} {value}".strip() for word, value in known if value)]))
     output.say(f"asked: {', '.join(f'{name} {_written(value)}' for name, value in found['request'].items())}")
-    output.say(f"strategy {record['strategy']}, seed {found['seed']}, {record['nodes']} nodes judged")
+    judged = f"{record['nodes']} node{'' if record['nodes'] == 1 else 's'} judged"
+    output.say(f"strategy {record['strategy']}, seed {found['seed']}, {judged}")
     for stage, reasons in record["dropped"].items():
         for why, names in reasons.items():
             shown = ", ".join(str(name) for name in names[:NAMES_SHOWN])

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fleet.cli.outcome import Misused, Refused
 from fleet.cli.output import Form, Output
 
 
@@ -25,11 +26,23 @@ def decide(
     request: Annotated[Path, typer.Option(help="A request: the body of a create")],
     seed: Annotated[int, typer.Option(help="Where the draws start")] = 0,
     strategy: Annotated[str, typer.Option(help="Beats the request's and the configuration's")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="The decision is always JSON")] = True,
+    summary: Annotated[bool, typer.Option("--summary", help="As sentences, those of `fleet decision show`")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, which it is without --summary")] = False,
 ) -> None:
-    """Decide from file to file: no service, no clock, the same answer every time."""
-    from fleet.cli.decide import decide_files
+    """Decide from file to file: no service, no clock, the same answer every time. Exits 1 when it is a refusal."""
+    from fleet.cli.commands.decision import tell_stored
+    from fleet.cli.decide import Wrong, decide_files, stored_form
 
-    document, code = decide_files(str(snapshot), str(request), seed, strategy)
-    Output(Form.JSON).json(document)
+    asked = (str(snapshot), str(request), seed, strategy)
+    if not summary:
+        document, code = decide_files(*asked)
+        Output(Form.JSON).json(document)
+        raise typer.Exit(code)
+    if as_json:
+        raise Misused("--summary and --json: keep one of them")
+    try:
+        document, code = stored_form(*asked)
+    except Wrong as wrong:
+        raise Refused({"code": wrong.document["code"]}, told=str(wrong)) from None
+    tell_stored(Output(Form.HUMAN), document)
     raise typer.Exit(code)
