@@ -51,7 +51,7 @@ def stored_form(snapshot_path: str, request_path: str, seed: int = 0, strategy: 
     """
     body, request, snapshot, decision = _decided(snapshot_path, request_path, seed, strategy)
     record = decode_decision(encode_decision(decision)).as_dict(decision.evidence.names)
-    told = {
+    told: dict[str, Any] = {
         "outcome": str(decision.outcome),
         "code": decision.code,
         "node": None,
