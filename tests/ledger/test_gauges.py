@@ -23,15 +23,12 @@ from fleet.model.lifecycle import OperationKind
 from fleet.services.gauges import Gauges
 from fleet.services.metric_catalogue import COUNTED, COUNTERS, GAUGES
 from tests.faults.rig import METRICS
-from tests.ledger import fleet_of
+from tests.ledger import fleet_of, past
 
 N1 = "WHERE node_id = (SELECT id FROM nodes WHERE name = 'n1')"
 UNLIMITED = Sql(f"UPDATE scheduler_node_capacity SET limit_cpus = NULL {N1}")
 DEMAND = Sql(f"UPDATE scheduler_node_capacity SET expected_demand = 1.2 {N1}")
-AGE_EVENTS = Sql("UPDATE events SET at = at - 3600000000")
-AGE_OPERATIONS = Sql(
-    "UPDATE operations SET created_at = created_at - 90000000, next_attempt_at = next_attempt_at - 60000000"
-)
+HOUR_SECONDS = 3600
 
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -144,9 +141,9 @@ def test_each_counter_counts_its_events_and_nothing_twice(db: Database, metric: 
     gauges = Gauges(db)
     [message, *_] = COUNTED[metric].messages
     before = scrape(db, gauges)[f"{metric}_total", ()]
-    record(db, message, 2)
-    assert scrape(db, gauges)[f"{metric}_total", ()] == before + 2
-    db.unit(lambda conn: AGE_EVENTS.run(conn).rowcount)
+    with past.ago(db, HOUR_SECONDS):
+        record(db, message, 2)
+        assert scrape(db, gauges)[f"{metric}_total", ()] == before + 2
     assert scrape(db, gauges)[f"{metric}_total", ()] == before + 2
     record(db, message)
 
@@ -156,9 +153,9 @@ def test_each_counter_counts_its_events_and_nothing_twice(db: Database, metric: 
 
 def test_what_retention_deletes_stays_counted_in_every_process(db: Database) -> None:
     old = Gauges(db)
-    for message in ("instance placed", "operation attempt failed", "instance placed"):
-        record(db, message)
-    db.unit(lambda conn: AGE_EVENTS.run(conn).rowcount)
+    with past.ago(db, HOUR_SECONDS):
+        for message in ("instance placed", "operation attempt failed", "instance placed"):
+            record(db, message)
     before = scrape(db, old)
     record(db, "instance placed")
     lease = leases.acquire(db, "reconciler", "here", 60)
@@ -220,9 +217,9 @@ def test_claims_are_bounded_and_the_exceeded_ones_are_shown(db: Database, monkey
 
 
 def test_counting_brings_no_event_to_the_process_however_many_there_are(db: Database) -> None:
-    for message in ("instance placed", "operation attempt failed"):
-        record(db, message, 30)
-    db.unit(lambda conn: AGE_EVENTS.run(conn).rowcount)
+    with past.ago(db, HOUR_SECONDS):
+        for message in ("instance placed", "operation attempt failed"):
+            record(db, message, 30)
     record(db, "instance placed", 30)
 
     with db.read() as conn:
@@ -235,9 +232,9 @@ def test_counting_brings_no_event_to_the_process_however_many_there_are(db: Data
 
 
 def test_unfinished_operations_show_their_number_age_and_delay(db: Database) -> None:
-    for kind in (OperationKind.CREATE, OperationKind.CREATE, OperationKind.DELETE):
-        db.unit(lambda conn, kind=kind: operations.insert(conn, str(uuid.uuid4()), kind, "i", "ns", 1))  # type: ignore[misc]
-    db.unit(lambda conn: AGE_OPERATIONS.run(conn).rowcount)
+    with past.ago(db, 90):
+        for kind in (OperationKind.CREATE, OperationKind.CREATE, OperationKind.DELETE):
+            db.unit(lambda conn, kind=kind: operations.insert(conn, str(uuid.uuid4()), kind, "i", "ns", 1))  # type: ignore[misc]
     found = scrape(db)
 
     assert found["scheduler_operations", (("kind", "create"), ("state", "pending"))] == 2

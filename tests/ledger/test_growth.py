@@ -11,7 +11,7 @@ from fleet.ledger.database import Database
 from fleet.model.admission import Admitted, Refused, Stage
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.resources import Amounts
-from tests.ledger import fleet_of
+from tests.ledger import fleet_of, past
 from tests.ledger.fleet_of import ask, grow
 from tests.ledger.growing import over, pending, placed, to
 
@@ -125,18 +125,16 @@ def expected(db: Database, node_id: int) -> Decimal:
 
 def test_only_added_vcpus_are_expected_to_bring_load(db: Database, lease: leases.Lease) -> None:
     node_id = fleet_of.node(db, cpus=20)
-    instance = placed(db, node_id, cpus=4)
-    fleet_of.execute(db, "UPDATE charges SET placed_at = placed_at - 3600 * 1000000")
+    with past.ago(db, 3600):
+        instance = placed(db, node_id, cpus=4)
 
-    assert isinstance(grow(db, to(node_id, instance, cpus=4, memory_mb=64), per_vcpu=PER_VCPU), Admitted)
-    assert expected(db, node_id) == 0
-    assert isinstance(grow(db, to(node_id, instance, cpus=7, memory_mb=64), per_vcpu=PER_VCPU), Admitted)
+    with past.ago(db, 150):
+        assert isinstance(grow(db, to(node_id, instance, cpus=4, memory_mb=64), per_vcpu=PER_VCPU), Admitted)
+        assert expected(db, node_id) == 0
+        assert isinstance(grow(db, to(node_id, instance, cpus=7, memory_mb=64), per_vcpu=PER_VCPU), Admitted)
     assert expected(db, node_id) == Decimal("1.8")
     # The pass lets it decay from the time of the growth, not from that of the charge.
     config = ClusterConfig(scheduler_demand_per_vcpu=PER_VCPU, scheduler_demand_decay_seconds=300)
-    demand.refresh(db, lease, config)
-    assert Decimal("1.7") < expected(db, node_id) <= Decimal("1.8")
-    fleet_of.execute(db, "UPDATE charges SET grown_at = grown_at - 150 * 1000000")
     demand.refresh(db, lease, config)
     assert Decimal("0.8") < expected(db, node_id) <= Decimal("0.9")
     assert isinstance(grow(db, to(node_id, instance, cpus=1, memory_mb=64), per_vcpu=PER_VCPU), Admitted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 from sqlalchemy.exc import IntegrityError
@@ -11,7 +12,7 @@ from fleet.ledger import idempotency
 from fleet.ledger.database import Database
 from fleet.ledger.idempotency import Keyed
 from fleet.model.errors import RequestInProgress
-from tests.ledger import fleet_of
+from tests.ledger import past
 from tests.ledger.holding import open_transaction
 
 KEYED = Keyed(namespace="ns", key="k", digest="d", status=201)
@@ -34,13 +35,16 @@ def test_a_duplicate_waits_at_most_a_second_for_the_first_one_and_is_not_tried_a
 
 
 def test_a_key_whose_day_is_over_is_taken_anew_and_a_younger_one_is_not(db: Database) -> None:
-    db.unit(lambda conn: idempotency.keep(conn, KEYED, {"n": 1}))
+    with past.ago(db, idempotency.KEPT_SECONDS - 60):
+        db.unit(lambda conn: idempotency.keep(conn, KEYED, {"n": 1}))
     with pytest.raises(IntegrityError):
         db.unit(lambda conn: idempotency.keep(conn, KEYED, {"n": 2}))
-    fleet_of.execute(db, "UPDATE idempotency_keys SET created_at = 1")
+    old = replace(KEYED, key="old")
+    with past.ago(db, idempotency.KEPT_SECONDS + 1):
+        db.unit(lambda conn: idempotency.keep(conn, old, {"n": 1}))
 
-    db.unit(lambda conn: idempotency.keep(conn, KEYED, {"n": 3}))
+    db.unit(lambda conn: idempotency.keep(conn, old, {"n": 3}))
 
-    found = idempotency.find(db, "ns", "k")
+    found = idempotency.find(db, "ns", "old")
     assert found is not None
     assert found.answer == {"n": 3}

@@ -37,7 +37,7 @@ from fleet.services.leadership import Leadership
 from fleet.services.place import Placing, place
 from fleet.services.reconciler import Reconciler
 from fleet.services.settle import settle_create, settle_delete
-from tests.ledger import fleet_of
+from tests.ledger import fleet_of, past
 from tests.ledger.fleet_of import ask
 from tests.ledger.placing import context, create, created, node, overtaken
 
@@ -223,8 +223,8 @@ def unanswered(db: Database, ctx: Context) -> None:
 
 
 def sampled(db: Database, ctx: Context) -> None:
-    samples.publish(db, [samples.SampleIn("bare", {}, failed={"memory": "no /proc/meminfo"})], ctx.configuration())
-    fleet_of.execute(db, "UPDATE scheduler_node_capacity SET sample_at = sample_at - 1000000000")
+    with past.ago(db, 1000):
+        samples.publish(db, [samples.SampleIn("bare", {}, failed={"memory": "no /proc/meminfo"})], ctx.configuration())
     assert samples.mark_missing(db, 120)
 
 

@@ -17,11 +17,9 @@ from fleet.services import neighbours
 from fleet.services.context import Context
 from fleet.services.neighbours import NeighbourCache
 from fleet.services.snapshots import RELOAD_SECONDS
-from tests.ledger import fleet_of, placing
+from tests.ledger import fleet_of, past, placing
 from tests.ledger.ruling import apart
 from tests.unit.placement.asking import snapshot_of
-
-BACK = "UPDATE instances SET updated_at = updated_at - 5000000 WHERE uuid = :uuid"
 
 
 @pytest.fixture
@@ -49,8 +47,8 @@ def test_an_instance_that_was_committed_late_is_found_by_a_fresh_look(db: Databa
     seen = looking(NeighbourCache(db, time.monotonic))
     first = placing.created(ctx, {"tags": {"role": "db"}})
     assert seen() == seen() == {first.uuid}
-    late = placing.created(ctx, {"tags": {"role": "db"}})
-    fleet_of.execute(db, BACK, uuid=late.uuid)
+    with past.ago(db, 5):
+        late = placing.created(ctx, {"tags": {"role": "db"}})
 
     assert seen() == {first.uuid}
     assert seen(fresh_since=time.monotonic()) == {first.uuid, late.uuid}
@@ -67,12 +65,12 @@ def test_a_burst_of_instances_is_not_read_again_before_every_decision(db: Databa
 def test_what_no_stamp_tells_is_found_when_the_namespace_is_read_anew(db: Database, ctx: Context) -> None:
     clock = [0.0]
     seen = looking(NeighbourCache(db, lambda: clock[0]))
-    made = placing.created(ctx, {"tags": {"role": "db"}})
+    with past.ago(db, 5):
+        made = placing.created(ctx, {"tags": {"role": "db"}})
     assert seen() == {made.uuid}
     clock[0] = 1.0
     assert seen() == {made.uuid}
     fleet_of.execute(db, "DELETE FROM charges WHERE instance_uuid = :uuid", uuid=made.uuid)
-    fleet_of.execute(db, BACK, uuid=made.uuid)
     clock[0] = RELOAD_SECONDS - 1
     assert seen() == {made.uuid}
     clock[0] = RELOAD_SECONDS

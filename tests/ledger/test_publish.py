@@ -15,22 +15,13 @@ from fleet.model.admission import Admitted, Refused
 from fleet.model.cluster_config import ClusterConfig
 from fleet.model.errors import Conflict, NodeNotFound
 from fleet.model.figures import FIGURE_MAX
-from tests.ledger import fleet_of
+from tests.ledger import fleet_of, past
 from tests.ledger.fleet_of import PLAIN, ask
 
 
 def totals(db: Database) -> tuple[Any, ...]:
     found = cluster.view(db)
     return (*found.total.values(), found.counted_nodes)
-
-
-def age_sample(db: Database, node_id: int, seconds: int) -> None:
-    fleet_of.execute(
-        db,
-        "UPDATE scheduler_node_capacity SET sample_at = {now} - :us WHERE node_id = :node_id",
-        us=seconds * 1_000_000,
-        node_id=node_id,
-    )
 
 
 # --- the limit row -----------------------------------------------------------------------------------------------
@@ -277,8 +268,7 @@ def test_pending_holds_drafts_and_what_settled_after_the_sample(db: Database) ->
 
 @pytest.mark.parametrize(("age", "admits"), [(119, True), (120, False), (121, False)])
 def test_a_sample_of_exactly_the_greatest_age_is_refused(db: Database, age: int, *, admits: bool) -> None:
-    node_id = fleet_of.node(db, "n", cpus=8)
-    age_sample(db, node_id, age)
+    node_id = fleet_of.node(db, "n", cpus=8, age=age)
     outcome = fleet_of.admit(db, ask(node_id))
 
     assert isinstance(outcome, Admitted) is admits
@@ -365,11 +355,10 @@ def test_a_charge_on_an_uncounted_node_moves_totals_with_its_use(db: Database) -
 
 
 def test_an_active_node_whose_sample_ages_is_missing_and_still_counts(db: Database) -> None:
-    node_id = fleet_of.node(db, "n", cpus=8)
-    fleet_of.node(db, "fresh", cpus=8)
-    age_sample(db, node_id, 119)
-    assert samples.mark_missing(db, 120) == []
-    age_sample(db, node_id, 120)
+    with past.ago(db, 120):
+        node_id = fleet_of.node(db, "n", cpus=8)
+    with past.ago(db, 115):
+        fleet_of.node(db, "fresh", cpus=8)
     assert samples.mark_missing(db, 120) == ["n"]
     assert samples.mark_missing(db, 120) == []
 

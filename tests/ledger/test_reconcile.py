@@ -17,7 +17,7 @@ from fleet.ledger.reconcile import needs_pass, reconcile
 from fleet.ledger.verify import verify
 from fleet.model.admission import Admitted
 from fleet.model.cluster_config import ClusterConfig
-from tests.ledger import claiming, fleet_of
+from tests.ledger import claiming, fleet_of, past
 from tests.ledger.fleet_of import PLAIN, ask
 from tests.servers import wait_until
 
@@ -188,8 +188,8 @@ def test_shakenfist_v6_expected_demand_decays_linearly_with_the_age_of_a_charge(
     db: Database, lease: Lease, age: int, decay: int, demand_of_four: float
 ) -> None:
     node_id = fleet_of.node(db, cpus=8)
-    fleet_of.admitted(db, ask(node_id, cpus=4))
-    fleet_of.execute(db, "UPDATE charges SET placed_at = {now} - :age * 1000000", age=age)
+    with past.ago(db, age):
+        fleet_of.admitted(db, ask(node_id, cpus=4))
     config = replace(DECAYING, scheduler_demand_decay_seconds=decay)
     demand.refresh(db, lease, config)
 
@@ -219,9 +219,9 @@ def test_an_admission_between_read_and_write_of_the_refresh_keeps_its_demand(
 
 def test_expected_demand_is_refreshed_without_an_event_and_never_below_zero(db: Database, lease: Lease) -> None:
     nodes = [fleet_of.node(db, cpus=8) for _ in range(3)]
-    for node_id in nodes[:2]:
-        fleet_of.admitted(db, ask(node_id, cpus=2, demand=Decimal("5.0")))
-    fleet_of.execute(db, "UPDATE charges SET placed_at = {now} - 601 * 1000000")
+    with past.ago(db, 601):
+        for node_id in nodes[:2]:
+            fleet_of.admitted(db, ask(node_id, cpus=2, demand=Decimal("5.0")))
     fleet_of.execute(db, "UPDATE scheduler_node_capacity SET expected_demand = 3.3 WHERE node_id = :i", i=nodes[2])
     report = reconcile(db, lease, DECAYING)
 

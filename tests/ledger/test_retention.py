@@ -11,9 +11,11 @@ from fleet.ledger.database import Database
 from fleet.ledger.idempotency import Keyed
 from fleet.model.cluster_config import ClusterConfig
 from fleet.services.create import Created
-from tests.ledger import fleet_of
+from tests.ledger import fleet_of, past
 from tests.ledger.holding import Other, open_transaction
 from tests.ledger.placing import context, create
+
+LONG_AGO_SECONDS = 400 * 24 * 3600
 
 
 def _decision(db: Database, name: str) -> None:
@@ -64,12 +66,16 @@ def test_a_former_leader_deletes_nothing(db: Database) -> None:
 
 def test_keys_and_events_go_in_as_many_batches_as_they_fill(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "BATCH", 2)
-    for number in range(5):
-        keyed = Keyed(namespace="ns", key=f"k{number}", digest="d", status=201)
-        db.unit(lambda conn, keyed=keyed: idempotency.keep(conn, keyed, {}))  # type: ignore[misc]
+
+    def happens(key: str) -> None:
+        keyed = Keyed(namespace="ns", key=key, digest="d", status=201)
+        db.unit(lambda conn: idempotency.keep(conn, keyed, {}))
         db.unit(lambda conn: events.record(conn, "instance", "i", "happened", {}))
-    fleet_of.execute(db, "UPDATE idempotency_keys SET created_at = 1 WHERE idempotency_key <> 'k0'")
-    fleet_of.execute(db, "UPDATE events SET at = 1 WHERE id <> (SELECT MAX(id) FROM (SELECT id FROM events) e)")
+
+    with past.ago(db, LONG_AGO_SECONDS):
+        for number in range(1, 5):
+            happens(f"k{number}")
+    happens("k0")
 
     gone = retention.sweep(db, _lease(db), ClusterConfig())
 
@@ -81,8 +87,8 @@ def test_keys_and_events_go_in_as_many_batches_as_they_fill(db: Database, monkey
 def test_it_waits_for_no_row_that_an_admission_is_writing(maria: Database, mariadb_ledger_url: str) -> None:
     config = ClusterConfig(decisions_retention_days=0)
     _decision(maria, "old")
-    maria.unit(lambda conn: events.record(conn, "instance", "i", "happened", {}))
-    fleet_of.execute(maria, "UPDATE events SET at = 1")
+    with past.ago(maria, LONG_AGO_SECONDS):
+        maria.unit(lambda conn: events.record(conn, "instance", "i", "happened", {}))
     lease = _lease(maria)
     with open_transaction(maria) as writing:
         events.record(writing, "instance", "j", "happened", {})
@@ -94,14 +100,15 @@ def test_it_waits_for_no_row_that_an_admission_is_writing(maria: Database, maria
 
 def _old_events(db: Database, doublings: int) -> int:
     """So many events that are past any retention; returns how many."""
-    db.unit(lambda conn: events.record(conn, "instance", "old", "happened long ago", {"figure": 1}))
+    with past.ago(db, LONG_AGO_SECONDS):
+        db.unit(lambda conn: events.record(conn, "instance", "old", "happened long ago", {"figure": 1}))
     double = """
         INSERT INTO events (object_type, object_id, at, level, message, payload)
         SELECT object_type, object_id, at, level, message, payload FROM events
     """
     for _ in range(doublings):
         fleet_of.execute(db, double)
-    return fleet_of.execute(db, "UPDATE events SET at = 1 + id")
+    return int(2**doublings)
 
 
 def _left(db: Database) -> int:
