@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import random
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
+from fleet.cli.control_plane import ControlPlane, Plan, free_port
+from fleet.ledger.database import Database
 from tests.servers import MariaDBServer, fresh_database
 
 REPLAY = [sys.executable, "-m", "fleet.cli.replay"]
@@ -45,6 +50,34 @@ def a_trace(folder: Path, *, nodes: int, tasks: int) -> tuple[Path, Path]:
         lines.append(f"t{number},{draw.choice((500, 2000, 4000))},{draw.choice((0, 2048, 8192))},0,0,{begin},{end}")
     work.write_text("\n".join(lines) + "\n")
     return machines, work
+
+
+def a_gpu_trace(folder: Path, *, tasks: int) -> tuple[Path, Path]:
+    """Eight cards of two kinds on three of four nodes; tasks want any, one kind, or one of two; some want a share."""
+    machines, work = folder / "nodes.csv", folder / "tasks.csv"
+    rows = ["t0,16000,65536,2,T4", "t1,16000,65536,4,T4", "p0,16000,65536,2,P100", "c0,16000,65536,0,"]
+    machines.write_text("\n".join(["sn,cpu_milli,memory_mib,gpu,model", *rows]) + "\n")
+    draw = random.Random(11)
+    lines = ["name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time,deletion_time"]
+    for number in range(tasks):
+        begin = draw.randrange(20_000)
+        asked = draw.choice(("1,1000,", "1,1000,P100|T4", "2,1000,", "1,1000,T4", "1,460,P100", "0,0,"))
+        lines.append(f"g{number},1000,1024,{asked},{begin},{begin + draw.randrange(1, 4000)}")
+    work.write_text("\n".join(lines) + "\n")
+    return machines, work
+
+
+def cards_and_charges(database_url: str) -> tuple[list[str], Counter[str], dict[str, int]]:
+    """By the rows alone: every card, how many cards each instance holds, and how many its charge says."""
+    database = Database(database_url)
+    try:
+        with database.read() as conn:
+            cards = conn.execute(text("SELECT uuid, bound_to FROM node_gpus")).all()
+            charges = conn.execute(text("SELECT instance_uuid, gpus FROM charges WHERE gpus > 0")).all()
+    finally:
+        database.close()
+    held = Counter(str(card.bound_to) for card in cards if card.bound_to is not None)
+    return [card.uuid for card in cards], held, {str(row.instance_uuid): int(row.gpus) for row in charges}
 
 
 def replay(*words: str, out: Path, database_url: str, seconds: int = SECONDS_MAX) -> tuple[int, dict[str, Any]]:
@@ -104,6 +137,70 @@ def test_filling_refuses_in_the_end_and_oversells_nothing(tmp_path: Path, databa
     assert (report["oversold"], report["lost"], report["stuck"], report["differences"]) == (0, 0, 0, [])
     assert sum(line["count"] for line in report["refused_by_stage"]) == report["refused"]
     assert report["utilisation_percent_peak"]["cpus"] <= 100
+
+
+def test_cards_come_and_go_with_their_tasks(tmp_path: Path, database_url: str) -> None:
+    nodes, tasks = a_gpu_trace(tmp_path, tasks=80)
+
+    code, report = replay(str(nodes), str(tasks), out=tmp_path / "out", database_url=database_url)
+
+    assert code == 0, report
+    assert report["placed"] + report["refused"] == 80
+    assert report["departed"] == report["placed"]
+    assert (report["gpus"]["sent"], report["gpus"]["there"]) == (True, 8)
+    assert report["gpus"]["sharing"] > 0
+    assert 0 < report["utilisation_percent_peak"]["gpus"] <= 100
+    with (tmp_path / "out" / "utilisation.csv").open() as handle:
+        points = [(int(row["used_gpus"]), row["total_gpus"]) for row in csv.DictReader(handle)]
+    assert points[-1] == (0, "8")
+    assert max(used for used, _ in points) > 0
+
+
+def test_filling_by_gpus_binds_each_card_once(tmp_path: Path, database_url: str) -> None:
+    nodes, tasks = a_gpu_trace(tmp_path, tasks=80)
+    state = tmp_path / "state"
+
+    words = ("--fill", "500", "--seed", "3", "--state", str(state))
+    code, report = replay(str(nodes), str(tasks), *words, out=tmp_path / "out", database_url=database_url)
+
+    assert code == 0, report
+    assert report["inputs"]["fill_of"] == "gpus"
+    assert 40 <= report["gpus"]["asked"] < 42
+    assert ("out_of_capacity", "gpu") in {(line["code"], line["stage"]) for line in report["refused_by_stage"]}
+    assert report["gpus"]["went_on_to_next_kind"] > 0
+    assert report["utilisation_percent_peak"]["gpus"] >= 87
+    cards, held, charged = cards_and_charges(database_url or f"sqlite:///{state / 'fleet.db'}")
+    assert len(set(cards)) == 8
+    assert sum(charged.values()) <= 8
+    assert held == charged
+
+
+def test_a_service_that_binds_a_card_twice_is_found_out(tmp_path: Path) -> None:
+    nodes, tasks = a_gpu_trace(tmp_path, tasks=20)
+    plan = Plan(
+        state=tmp_path / "var",
+        port=free_port(),
+        this_machine=False,
+        api_command=(sys.executable, str(Path(__file__).with_name("binding_twice.py"))),
+    )
+    with ControlPlane(plan) as plane:
+        where = ("--url", plane.url, "--key-file", str(plane.state / "admin.key"), "--fill", "100")
+        code, report = replay(str(nodes), str(tasks), *where, out=tmp_path / "out", database_url="")
+
+    assert code == 1
+    assert any("is bound twice: to instance" in sentence for sentence in report["oversold_nodes"]), report
+
+
+def test_without_gpus_the_same_trace_is_placed_by_the_rest(tmp_path: Path) -> None:
+    nodes, tasks = a_gpu_trace(tmp_path, tasks=20)
+
+    words = ("--no-gpus", "--fill", "100", "--cpu-ratio", "1.0")
+    code, report = replay(str(nodes), str(tasks), *words, out=tmp_path / "out", database_url="")
+
+    assert code == 0, report
+    assert (report["inputs"]["fill_of"], report["gpus"]["sent"]) == ("cpus", False)
+    assert report["refused"] == 0
+    assert "gpus" not in report["utilisation_percent_peak"]
 
 
 def test_a_speed_up_keeps_the_times_of_the_trace(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from fleet.cli.caller import Answer, Session, Unexpected
-from fleet.cli.openb import EventKind, TraceEvent, TraceTask, events_of
+from fleet.cli.openb import EventKind, TraceEvent, TraceNode, TraceTask, events_of
+from fleet.cli.replay_cards import Cards
 from fleet.cli.replay_driver import PROBLEMS_MAX, Driver, Pace
 from fleet.cli.replay_tally import Tally
 
@@ -64,12 +65,14 @@ def a_trace(count: int) -> list[TraceEvent]:
     return events_of(tasks)
 
 
-def drive(service: Service, events: list[TraceEvent], *, clients: int = 6, speed: int | None = None) -> Tally:
+def drive(
+    service: Any, events: list[TraceEvent], *, clients: int = 6, speed: int | None = None, cards: Cards | None = None
+) -> Tally:
     tally = Tally()
     pace = Pace(clients=clients, window_s=WINDOW_S, speed=speed, namespace="replay", run="r")
     session: Any = service
     assert not isinstance(session, Session)
-    Driver(session, pace, tally).drive(events, lambda: None)
+    Driver(session, pace, tally, cards or Cards(())).drive(events, lambda: None)
     return tally
 
 
@@ -155,3 +158,95 @@ def test_a_speed_up_sends_nothing_before_its_time() -> None:
         for event in events
     }
     assert all(began - started >= due[(name, method)] for began, _ended, method, name in service.log)
+
+
+T4, P100 = TraceNode("t", 8, 8192, gpus=2, gpu_model="T4"), TraceNode("p", 8, 8192, gpus=1, gpu_model="P100")
+TOO_FEW = {"code": "out_of_capacity", "stage": "gpu", "counts": {"gpu": {"no_gpus": 1, "too_few_gpus": 2}}}
+
+
+class GpuService:
+    """Hands out the cards of two nodes in order; `again`: cards that it thinks are free although they are held."""
+
+    def __init__(self, *, again: int = 0) -> None:
+        self.free = {"T4": ["GPU-t-0", "GPU-t-1"], "P100": ["GPU-p-0"]}
+        self.held: dict[str, list[str]] = {}
+        self.asked: list[tuple[str, str]] = []
+        self.keys: list[str] = []
+        self.again = again
+
+    def caller(self) -> GpuService:
+        return self
+
+    def get(self, path: str) -> Any:
+        return Service().get(path)
+
+    def call(self, method: str, path: str, body: Any = None, *, key: str = "") -> Answer:
+        uuid = path.rpartition("/")[2]
+        if method == "GET":
+            return Answer(200, {"uuid": uuid, "state": "running", "gpu_uuids": self.held.get(uuid, [])}, 0.001)
+        if method == "DELETE":
+            self.free["T4"] += self.held.pop(uuid, [])
+            return Answer(202, {}, 0.001)
+        kind = body.get("gpu_kind", "")
+        self.asked.append((body["name"], kind))
+        self.keys.append(key)
+        free = self.free[kind or "T4"]
+        if len(free) < body["gpus"]:
+            return Answer(507, TOO_FEW, 0.001)
+        got = [free.pop(0) for _ in range(body["gpus"])]
+        if self.again:
+            self.again -= 1
+            free += got
+        self.held[body["name"]] = got
+        return Answer(201, {"uuid": body["name"], "node": "t"}, 0.001)
+
+
+def gpu_tasks(*kinds: tuple[str, ...], gone: int | None = None) -> list[TraceEvent]:
+    deleted = None if gone is None else Fraction(gone)
+    return events_of(
+        [TraceTask(f"t{at}", 1, 64, Fraction(at), deleted, gpus=1, gpu_kinds=kind) for at, kind in enumerate(kinds)]
+    )
+
+
+def test_each_kind_is_asked_in_turn_and_the_task_counts_once() -> None:
+    service = GpuService()
+    either = ("P100", "T4")
+
+    tally = drive(service, gpu_tasks(either, either, either, either), clients=1, cards=Cards([T4, P100]))
+
+    assert service.asked == [
+        ("t0", "P100"),
+        *(("t1", "P100"), ("t1", "T4")),
+        *(("t2", "P100"), ("t2", "T4")),
+        *(("t3", "P100"), ("t3", "T4")),
+    ]
+    assert len(set(service.keys)) == len(service.keys)
+    assert (len(tally.placed), tally.refused_count, tally.other_kinds) == (3, 1, 3)
+    assert (tally.curve[-1].used["gpus"], tally.curve[-1].total["gpus"]) == (3, 3)
+
+
+def test_a_refusal_that_no_other_kind_could_change_is_the_last_word() -> None:
+    refusal = {"code": "out_of_capacity", "stage": "sufficient_idle_cpu", "counts": {"gpu": {"no_gpus": 4}}}
+    service = Service(lambda _name: Answer(507, refusal, 0.001))
+
+    tally = drive(service, gpu_tasks(("P100", "T4")), cards=Cards([T4, P100]))
+
+    assert (len(service.log), tally.refused_count, tally.other_kinds) == (1, 1, 0)
+
+
+def test_cards_that_come_and_go_are_held_once() -> None:
+    cards = Cards([T4, P100])
+
+    tally = drive(GpuService(), gpu_tasks(*[()] * 2, gone=5), clients=1, cards=cards)
+
+    assert (tally.departed, cards.faults) == (2, [])
+    assert max(point.used["gpus"] for point in tally.curve) == 2
+    assert cards.most_held() == 0
+
+
+def test_a_card_that_is_handed_out_twice_is_found_while_both_hold_it() -> None:
+    cards = Cards([T4, P100])
+
+    drive(GpuService(again=1), gpu_tasks((), (), (), gone=50), clients=1, cards=cards)
+
+    assert cards.faults == ["GPU GPU-t-0 is bound twice: to instance t0 and to instance t2"]

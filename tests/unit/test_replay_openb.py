@@ -16,8 +16,11 @@ from fleet.cli.openb import (
     filling_arrivals,
     read_nodes,
     read_tasks,
+    scarce,
     windows_of,
+    without_gpus,
 )
+from fleet.cli.outcome import Misused
 
 NODE_HEAD = "sn,cpu_milli,memory_mib,gpu,model\n"
 TASK_HEAD = (
@@ -54,6 +57,7 @@ def test_only_whole_gpus_count(tmp_path: Path) -> None:
     tasks = read_tasks(written(tmp_path, TASK_HEAD + rows))
 
     assert [task.gpus for task in tasks] == [0, 8]
+    assert [task.shares_card for task in tasks] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -68,6 +72,8 @@ def test_only_whole_gpus_count(tmp_path: Path) -> None:
         ("t1,1000,1,0,0,,LS,Running,-5,,0", "column creation_time: '-5'"),
         ("t1,1000,1,0,0,,LS,Running,0,later,0", "column deletion_time: 'later'"),
         (",1000,1,0,0,,LS,Running,0,,0", "column name"),
+        ("t1,1000,1,2000000,1000,,LS,Running,0,,0", "column num_gpu: '2000000'"),
+        ("t1,1000,1,1,1000,T4|\x07,LS,Running,0,,0", "column gpu_spec"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_place(tmp_path: Path, row: str, named: str) -> None:
@@ -136,6 +142,55 @@ def test_filling_stops_at_the_first_draw_that_reaches_the_share() -> None:
     asked = [event.task.cpus for event in events]
     assert sum(asked) >= 130 > sum(asked[:-1])
     assert {event.kind for event in events} == {EventKind.ARRIVAL}
+
+
+def a_gpu_task(name: str, gpus: int) -> TraceTask:
+    return TraceTask(name=name, cpus=50, memory_mb=1, created_s=Fraction(0), deleted_s=None, gpus=gpus)
+
+
+def test_filling_counts_gpus_where_it_is_told_to() -> None:
+    nodes = [TraceNode("n1", 10, 1024, gpus=8), TraceNode("n2", 10, 1024)]
+
+    events = filling_arrivals([a_gpu_task("a", 0), a_gpu_task("b", 3)], nodes, 130, seed=1, of="gpus")
+
+    asked = [event.task.gpus for event in events]
+    assert sum(asked) * 100 >= 8 * 130 > sum(asked[:-1]) * 100
+    assert 0 in asked
+
+
+@pytest.mark.parametrize(("there", "asked", "counted"), [(8, 3, "gpus"), (0, 3, "cpus"), (8, 0, "cpus")])
+def test_gpus_are_what_is_scarce_where_there_are_any_and_tasks_ask_for_them(
+    there: int, asked: int, counted: str
+) -> None:
+    nodes, tasks = [TraceNode("n1", 10, 1024, gpus=there)], [a_gpu_task("a", asked), a_gpu_task("b", 0)]
+
+    assert scarce(nodes, tasks) == counted
+
+
+@pytest.mark.parametrize(("there", "asked"), [(0, 3), (8, 0)])
+def test_a_filling_that_would_never_end_is_refused(there: int, asked: int) -> None:
+    with pytest.raises(Misused, match="--fill-of gpus"):
+        filling_arrivals([a_gpu_task("a", asked)], [TraceNode("n1", 10, 1024, gpus=there)], 100, seed=1, of="gpus")
+
+
+def test_without_gpus_nobody_has_or_asks_for_any_and_all_else_stays() -> None:
+    nodes, events = [TraceNode("n1", 10, 1024, gpus=8, gpu_model="T4")], events_of([a_gpu_task("a", 3)])
+
+    bare, plain = without_gpus(nodes, events)
+
+    assert bare == [TraceNode("n1", 10, 1024)]
+    assert [(event.kind, event.task.name, event.task.gpus) for event in plain] == [(EventKind.ARRIVAL, "a", 0)]
+
+
+@pytest.mark.parametrize(
+    ("row", "named"),
+    [("n1,1000,1,1025,T4", "column gpu: '1025'"), (f"n1,1000,1,1,{'T' * 256}", "column model")],
+)
+def test_cards_that_no_node_can_have_are_refused(tmp_path: Path, row: str, named: str) -> None:
+    with pytest.raises(BadTrace) as refused:
+        read_nodes(written(tmp_path, f"{NODE_HEAD}{row}\n"))
+
+    assert named in str(refused.value)
 
 
 def test_the_seed_decides_the_draw() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from fleet.cli import report
 from fleet.cli.books import NodeBooks, lost, oversold
 from fleet.cli.caller import Answer
 from fleet.cli.openb import TraceNode, TraceTask
-from fleet.cli.replay_samples import metrics_of
+from fleet.cli.replay_cards import oversold as oversold_cards
+from fleet.cli.replay_samples import metrics_of, sample_of
 from fleet.cli.replay_tally import Tally, UtilisationPoint, percentile
 
 TASK = TraceTask(name="t", cpus=4, memory_mb=8192, created_s=Fraction(0), deleted_s=None)
@@ -75,6 +77,13 @@ def test_a_sample_shows_what_the_driver_placed() -> None:
     assert metrics["instances_active"] == 1
 
 
+def test_every_sample_tells_the_nodes_cards() -> None:
+    sample = sample_of(TraceNode("n1", 32, 65536, gpus=2, gpu_model="T4"), Tally())
+
+    assert sample["gpus"] == [{"uuid": "GPU-n1-0", "model": "T4"}, {"uuid": "GPU-n1-1", "model": "T4"}]
+    assert "gpus" not in sample_of(TraceNode("n2", 32, 65536), Tally())
+
+
 def test_refusals_are_counted_by_the_stage_that_decided() -> None:
     tally = Tally()
     for _ in range(3):
@@ -116,6 +125,39 @@ def test_oversold_by_the_ledgers_books_or_by_the_drivers(used: int, limit: int |
     found = oversold([node(used, limit)], {"n1": [held, 0, 0, 1]})
 
     assert len(found) == count
+
+
+def a_node(*holders: str | None, used: int | None = None) -> dict[str, Any]:
+    held = sum(who is not None for who in holders) if used is None else used
+    cards = [{"uuid": f"GPU-{at}", "bound_to": who} for at, who in enumerate(holders)]
+    return {"name": "n1", "gpu_count": len(holders), "gpu_count_used": held, "gpus": cards}
+
+
+def holding(**cards: list[str]) -> dict[str, dict[str, Any]]:
+    return {uuid: {"gpu_uuids": held} for uuid, held in cards.items()}
+
+
+@pytest.mark.parametrize(
+    ("node", "known", "asked", "found"),
+    [
+        (a_node("a", None), holding(a=["GPU-0"]), {"a": 1}, []),
+        (a_node("a"), holding(a=["GPU-0"], b=["GPU-0"]), {"a": 1, "b": 1}, ["GPU GPU-0 is bound twice"]),
+        (a_node("a", used=2), holding(a=["GPU-0"]), {"a": 1}, ["n1 is oversold: 2 GPUs bound of 1"]),
+        (a_node("a"), holding(a=["GPU-9"]), {"a": 1}, ["GPU GPU-0 is bound to instance a, which holds others"]),
+        (a_node("a"), holding(a=["GPU-0"]), {"a": 2}, ["instance a asked for 2 GPUs and holds 1"]),
+        (a_node("stranger"), holding(a=[]), {"a": 0}, []),
+    ],
+)
+def test_cards_are_oversold_by_what_nodes_and_instances_say(
+    node: dict[str, Any], known: dict[str, dict[str, Any]], asked: dict[str, int], found: list[str]
+) -> None:
+    told = oversold_cards([node], known, asked)
+
+    assert [sentence.startswith(begin) for sentence, begin in zip(told, found, strict=True)] == [True] * len(found)
+
+
+def test_a_card_of_two_nodes_is_told() -> None:
+    assert oversold_cards([a_node(None), a_node(None)], {}, {}) == ["GPU GPU-0 is told by 2 nodes"]
 
 
 def test_acknowledged_and_missing_is_lost() -> None:
@@ -161,7 +203,38 @@ def test_the_files_hold_the_curve_and_the_figures(tmp_path: Path) -> None:
     assert (document["placed"], document["oversold"], document["differences"]) == (1, 0, [])
     assert document["utilisation_percent_peak"] == {"cpus": 90.0, "memory_mb": 10.0, "disk_gb": 0.0}
     assert [(row["used_cpus"], row["total_cpus"], row["total_disk_gb"]) for row in rows][-1] == ("90", "100", "")
+    assert {row["used_gpus"] for row in rows} == {""}
     assert (tmp_path / "utilisation.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_gpus_are_in_the_curve_the_figures_and_the_sentence(tmp_path: Path) -> None:
+    tally = Tally()
+    tally.note_other_kind(Answer(507, REFUSAL, 0.01))
+    for point in a_curve():
+        tally.note_point(replace(point, used={**point.used, "gpus": point.placed}, total={**point.total, "gpus": 4}))
+    load = report.GpuLoad(sent=True, there=4, tasks=3, asked=5, sharing=2, a_share="none")
+    made = a_report(tally, gpus=load)
+
+    report.write(made, tmp_path)
+
+    document = json.loads((tmp_path / "report.json").read_text())
+    assert document["utilisation_percent_peak"]["gpus"] == 75.0
+    assert document["gpus"] == {
+        "sent": True,
+        "there": 4,
+        "tasks": 3,
+        "asked": 5,
+        "sharing": 2,
+        "a_share": "none",
+        "went_on_to_next_kind": 1,
+    }
+    with (tmp_path / "utilisation.csv").open() as handle:
+        assert [row["used_gpus"] for row in csv.DictReader(handle)] == ["0", "1", "2", "3"]
+    console = Console(record=True, width=160)
+    report.show(made, console)
+    text = console.export_text()
+    assert "3 tasks ask for 5, the nodes have 4; 2 tasks ask for a share of one, which counts as none" in text
+    assert "GPUs 75.0 %" in text
 
 
 def test_the_report_for_people_names_what_is_wrong() -> None:

@@ -1,4 +1,4 @@
-"""Flags that go together: a dataclass whose fields are flags, spread where a command asks for one.
+"""Flags that go together: a dataclass whose fields are flags, spread where a command asks for one; and choices.
 
 Promise: what several commands ask for alike stands once, with its help; a command takes it as one value.
 """
@@ -7,11 +7,23 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
+from fleet.cli.outcome import Misused
+
 R = TypeVar("R")
+
+
+def one_of(flag: str, value: str, accepted: Collection[str]) -> None:
+    """Check a word that stands for a choice.
+
+    Raises:
+        Misused: it is none of those accepted, which are named.
+    """
+    if value not in accepted:
+        raise Misused(f"{flag} {value!r}: accepted: {', '.join(accepted)}")
 
 
 def spread(command: Callable[..., R]) -> Callable[..., R]:

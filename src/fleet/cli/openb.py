@@ -4,27 +4,33 @@ Promises: a file is read whole or refused with file, line, column, what stands t
 are whole numbers; the same seed gives the same arrivals on every machine.
 
 The mapping: CPUs are `ceil(cpu_milli / 1000)` of a task and `floor` of a node (never offer what is not there), memory 0
-counts as 1 MiB, and since the trace has no disks a task asks for 10 GB and a node has 4,000 GB.
+counts as 1 MiB, and since the trace has no disks a task asks for 10 GB and a node has 4,000 GB. Whole cards only are
+asked for; what a share of a card counts as (`gpu_milli` below 1000) says whoever reads.
 """
 
 from __future__ import annotations
 
 import csv
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
-from fleet.cli.outcome import reason
+from fleet.cli.outcome import Misused, reason
+from fleet.model.gpu import parse_kind
+from fleet.model.gpu_report import MODEL_CHARACTERS_MAX, UNITS_MAX
 
 MILLI: Final = 1000
 TASK_DISK_GB: Final = 10
 NODE_DISK_GB: Final = 4000
 AMOUNT_MAX: Final = 10**12
+TASK_GPUS_MAX: Final = 10**6
 PROBLEMS_SHOWN: Final = 10
+FILL_OF: Final = ("cpus", "gpus")
+SHARES: Final = ("none", "card")
 
 NODE_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib")
 TASK_COLUMNS: Final = ("name", "cpu_milli", "memory_mib", "creation_time", "deletion_time")
@@ -50,7 +56,7 @@ class TraceNode:
 class TraceTask:
     """One task, with its times in seconds of the trace; no deletion time: it stays.
 
-    `gpus` are whole cards, of one of `gpu_kinds` (empty: of any).
+    `gpus` are whole cards, of one of `gpu_kinds` (empty: of any); `shares_card`: the trace says a part of one.
     """
 
     name: str
@@ -61,6 +67,7 @@ class TraceTask:
     disk_gb: int = TASK_DISK_GB
     gpus: int = 0
     gpu_kinds: tuple[str, ...] = ()
+    shares_card: bool = False
 
 
 class EventKind(IntEnum):
@@ -108,14 +115,32 @@ class _Table:
             f"{self.path}: line {self._line}: column {column}: {text[:40]!r} is refused; accepted: {accepted}"
         )
 
-    def whole(self, row: Mapping[str, str], column: str, *, low: int = 0, absent: int | None = None) -> int:
+    def whole(
+        self, row: Mapping[str, str], column: str, *, low: int = 0, high: int = AMOUNT_MAX, absent: int | None = None
+    ) -> int:
         text = row.get(column, "")
         if not text and absent is not None:
             return absent
-        if text.isascii() and text.isdigit() and len(text) <= len(str(AMOUNT_MAX)) and low <= int(text) <= AMOUNT_MAX:
+        if text.isascii() and text.isdigit() and len(text) <= len(str(high)) and low <= int(text) <= high:
             return int(text)
-        self.problem(column, text, f"a whole number from {low} to {AMOUNT_MAX}")
+        self.problem(column, text, f"a whole number from {low} to {high}")
         return low
+
+    def model(self, row: Mapping[str, str], column: str) -> str:
+        text = row.get(column, "")
+        if len(text) > MODEL_CHARACTERS_MAX or not text.isprintable():
+            self.problem(column, text, f"at most {MODEL_CHARACTERS_MAX} printable characters")
+        return text
+
+    def kinds(self, row: Mapping[str, str], column: str) -> tuple[str, ...]:
+        """`A|B`: each kind once, in the order in which they are tried."""
+        found = []
+        for text in row.get(column, "").split("|"):
+            try:
+                found.append(parse_kind(text))
+            except ValueError as error:
+                self.problem(column, text, str(error))
+        return tuple(dict.fromkeys(kind for kind in found if kind))
 
     def moment(self, row: Mapping[str, str], column: str) -> Fraction | None:
         text = row.get(column, "")
@@ -154,8 +179,8 @@ def read_nodes(path: Path) -> list[TraceNode]:
             name=table.name(row, "sn", seen),
             cpus=table.whole(row, "cpu_milli", low=MILLI) // MILLI,
             memory_mb=table.whole(row, "memory_mib", low=1),
-            gpus=table.whole(row, "gpu", absent=0),
-            gpu_model=row.get("model", ""),
+            gpus=table.whole(row, "gpu", high=UNITS_MAX, absent=0),
+            gpu_model=table.model(row, "model"),
         )
         for row in table.rows()
     ]
@@ -177,8 +202,8 @@ def read_tasks(path: Path, *, card_for_a_share: bool = False) -> list[TraceTask]
             table.problem("creation_time", row.get("creation_time", ""), "seconds")
         share = table.whole(row, "gpu_milli", absent=0)
         counts = share >= MILLI or (card_for_a_share and share > 0)
-        gpus = table.whole(row, "num_gpu", absent=0)
-        kinds = [kind.strip() for kind in row.get("gpu_spec", "").split("|")]
+        gpus = table.whole(row, "num_gpu", high=TASK_GPUS_MAX, absent=0)
+        kinds = table.kinds(row, "gpu_spec")
         tasks.append(
             TraceTask(
                 name=table.name(row, "name", seen),
@@ -187,7 +212,8 @@ def read_tasks(path: Path, *, card_for_a_share: bool = False) -> list[TraceTask]
                 created_s=created or Fraction(0),
                 deleted_s=table.moment(row, "deletion_time"),
                 gpus=gpus if counts else 0,
-                gpu_kinds=tuple(dict.fromkeys(kind for kind in kinds if kind)) if counts else (),
+                gpu_kinds=kinds if counts else (),
+                shares_card=gpus > 0 and 0 < share < MILLI,
             )
         )
     table.finish(len(tasks), "tasks")
@@ -209,21 +235,38 @@ def events_of(tasks: Sequence[TraceTask]) -> list[TraceEvent]:
     return sorted(events, key=order)
 
 
+def without_gpus(nodes: Sequence[TraceNode], events: Sequence[TraceEvent]) -> tuple[list[TraceNode], list[TraceEvent]]:
+    """The same nodes and events as if nobody had or wanted a GPU."""
+    bare = [replace(node, gpus=0, gpu_model="") for node in nodes]
+    return bare, [replace(event, task=replace(event.task, gpus=0, gpu_kinds=())) for event in events]
+
+
+def scarce(nodes: Sequence[TraceNode], tasks: Sequence[TraceTask]) -> str:
+    """What a filling counts unless it is told: GPUs where tasks ask for any and nodes have some, else CPUs."""
+    return "gpus" if any(task.gpus for task in tasks) and any(node.gpus for node in nodes) else "cpus"
+
+
 def filling_arrivals(
-    tasks: Sequence[TraceTask], nodes: Sequence[TraceNode], percent: int, seed: int
+    tasks: Sequence[TraceTask], nodes: Sequence[TraceNode], percent: int, seed: int, of: str = "cpus"
 ) -> list[TraceEvent]:
-    """Arrivals only, drawn with replacement by `seed`, until `percent` % of the nodes' CPUs are asked for.
+    """Arrivals only, drawn with replacement by `seed`, until `percent` % of the nodes' CPUs (or GPUs) are asked for.
 
     One draw stands for one second of the trace, so that a plot has an axis.
+
+    Raises:
+        Misused: the nodes have none, or no task asks for any: that would never end.
     """
-    wanted = sum(node.cpus for node in nodes) * percent
+    amount: Callable[[TraceNode | TraceTask], int] = (lambda one: one.gpus) if of == "gpus" else (lambda one: one.cpus)
+    wanted = sum(map(amount, nodes)) * percent
+    if not wanted or not any(map(amount, tasks)):
+        raise Misused(f"--fill-of {of}: the nodes have none, or no task asks for any")
     draw = random.Random(seed)
     events: list[TraceEvent] = []
     asked = 0
     while asked * 100 < wanted:
         task = tasks[draw.randrange(len(tasks))]
         events.append(TraceEvent(Fraction(len(events)), EventKind.ARRIVAL, len(events), task))
-        asked += task.cpus
+        asked += amount(task)
     return events
 
 

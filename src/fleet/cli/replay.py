@@ -16,21 +16,27 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 from rich.console import Console
 
-from fleet.cli import books, output, report
+from fleet.cli import books, output, replay_cards, report
 from fleet.cli.caller import Caller, Session, Unexpected, Unreachable
 from fleet.cli.control_plane import ControlPlane, Plan, free_port
+from fleet.cli.flags import one_of
 from fleet.cli.openb import (
+    FILL_OF,
+    SHARES,
     BadTrace,
+    EventKind,
     TraceEvent,
     TraceNode,
-    TraceTask,
     events_of,
     filling_arrivals,
     read_nodes,
     read_tasks,
+    scarce,
+    without_gpus,
 )
 from fleet.cli.outcome import Misused
 from fleet.cli.processes import StartFailed
+from fleet.cli.replay_cards import Cards
 from fleet.cli.replay_driver import Driver, Pace
 from fleet.cli.replay_samples import SamplePublisher
 from fleet.cli.replay_tally import Tally
@@ -46,12 +52,24 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help="Dr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What to read of the trace: the flags as given. No `fill_of`: what is scarce."""
+
+    fill: int | None
+    fill_of: str
+    seed: int
+    limit: int | None
+    shares: str
+    gpus: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
     """What to replay, onto what."""
 
     nodes: Sequence[TraceNode]
-    tasks: Sequence[TraceTask]
     events: Sequence[TraceEvent]
+    gpus: report.GpuLoad
     pace: Pace
     config: Mapping[str, str]
     shown: Mapping[str, Any]
@@ -61,7 +79,11 @@ class Inputs:
 def replay_command(
     nodes: Annotated[Path, typer.Argument(help="Machines: CSV with sn, cpu_milli, memory_mib (gpu, model)")],
     tasks: Annotated[
-        Path, typer.Argument(help="Tasks: CSV with name, cpu_milli, memory_mib, creation_time, deletion_time")
+        Path,
+        typer.Argument(
+            help="Tasks: CSV with name, cpu_milli, memory_mib, creation_time, deletion_time (num_gpu, gpu_milli, "
+            "gpu_spec)"
+        ),
     ],
     *,
     url: Annotated[str, typer.Option(help="A running service; without it the command starts its own")] = "",
@@ -77,8 +99,18 @@ def replay_command(
         int | None, typer.Option(min=1, help="Trace seconds in a second; without it: as fast as it can")
     ] = None,
     fill: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="Arrivals only, until this % of all CPUs is asked")
+        int | None, typer.Option(min=1, max=1000, help="Arrivals only, until this % of all GPUs or CPUs is asked for")
     ] = None,
+    fill_of: Annotated[
+        str,
+        typer.Option(metavar="gpus|cpus", help="What --fill counts; without it: GPUs if tasks ask for any, else CPUs"),
+    ] = "",
+    shares: Annotated[
+        str, typer.Option(metavar="none|card", help="What a task's share of a GPU asks for: no GPU, or a whole card")
+    ] = "none",
+    gpus: Annotated[
+        bool, typer.Option("--gpus/--no-gpus", help="Whether nodes have cards and tasks ask for them")
+    ] = True,
     seed: Annotated[int, typer.Option(help="Draws the arrivals of --fill")] = 0,
     clients: Annotated[int, typer.Option(min=1, max=256, help="Concurrent clients")] = 16,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many tasks")] = None,
@@ -107,8 +139,9 @@ def replay_command(
         "PLACEMENT_STRATEGY": strategy,
     }
     pace = Pace(clients=clients, window_s=window, speed=speed, namespace=NAMESPACE, run=secrets.token_hex(6))
+    asked = Asked(fill=fill, fill_of=fill_of, seed=seed, limit=limit, shares=shares, gpus=gpus)
     try:
-        inputs = _read(nodes, tasks, pace, config, fill=fill, seed=seed, limit=limit, database=database_url)
+        inputs = _read(nodes, tasks, pace, config, asked, database=database_url)
         with contextlib.ExitStack() as stack:
             session = _session(
                 stack,
@@ -153,7 +186,8 @@ def run(session: Session, inputs: Inputs, console: Console, *, own: bool) -> rep
     _prepare(caller, inputs.config)
     tally = Tally()
     publisher = SamplePublisher(session, inputs.nodes, tally)
-    driver = Driver(session, inputs.pace, tally)
+    cards = Cards(inputs.nodes)
+    driver = Driver(session, inputs.pace, tally, cards)
     with steps(console) as bars:
         publisher.register_all(bars.count("nodes registered", len(inputs.nodes)))
         with publisher:
@@ -162,7 +196,7 @@ def run(session: Session, inputs: Inputs, console: Console, *, own: bool) -> rep
             stuck = books.settle(caller, SETTLE_SECONDS_MAX, bars.left("operations to finish"))
             settle_s = time.monotonic() - settling
             driver.note_point(int(inputs.events[-1].at_s))
-            proofs = _prove(caller, tally, inputs)
+            proofs = _prove(caller, tally, cards, inputs)
     caller.close()
     samples = {"published": publisher.samples, "seconds between two at most": round(publisher.oldest_s, 1)}
     if publisher.failures:
@@ -175,18 +209,25 @@ def run(session: Session, inputs: Inputs, console: Console, *, own: bool) -> rep
         late_s=driver.late_s,
         stuck=stuck,
         samples=samples,
-        gpu_note=_gpu_note(inputs),
+        gpus=inputs.gpus,
         **proofs,
     )
 
 
-def _prove(caller: Caller, tally: Tally, inputs: Inputs) -> dict[str, Any]:
+def _prove(caller: Caller, tally: Tally, cards: Cards, inputs: Inputs) -> dict[str, Any]:
     known = books.instances_of(caller, inputs.pace.namespace)
-    gone = {event.index for event in inputs.events if event.kind == 0}
+    gone = {event.index for event in inputs.events if event.kind is EventKind.DEPARTURE}
     standing = [placed.uuid for index, placed in tally.placed.items() if index not in gone]
     departed = [placed.uuid for index, placed in tally.placed.items() if index in gone]
+    oversold = books.oversold(books.read_nodes(caller), tally.on_node) + cards.faults
+    if cards.total:
+        asked = {
+            tally.placed[event.index].uuid: event.task.gpus for event in inputs.events if event.index in tally.placed
+        }
+        standing_asked = {uuid: asked[uuid] for uuid in standing}
+        oversold += replay_cards.oversold(caller.pages("/nodes"), known, standing_asked)
     return {
-        "oversold": books.oversold(books.read_nodes(caller), tally.on_node),
+        "oversold": oversold,
         "lost": books.lost(known, standing=standing, gone=departed),
         "differences": books.differences(caller),
     }
@@ -201,42 +242,43 @@ def _prepare(caller: Caller, config: Mapping[str, str]) -> None:
         raise Unexpected(f"the namespace {NAMESPACE} cannot be made: {made.sentence()}")
 
 
-def _read(
-    nodes: Path,
-    tasks: Path,
-    pace: Pace,
-    config: Mapping[str, str],
-    *,
-    fill: int | None,
-    seed: int,
-    limit: int | None,
-    database: str,
-) -> Inputs:
-    machines, work = read_nodes(nodes), read_tasks(tasks)
-    chosen = work[:limit]
-    events = filling_arrivals(work, machines, fill, seed)[:limit] if fill else events_of(chosen)
+def _read(nodes: Path, tasks: Path, pace: Pace, config: Mapping[str, str], asked: Asked, *, database: str) -> Inputs:
+    one_of("--fill-of", asked.fill_of or FILL_OF[0], FILL_OF)
+    one_of("--shares", asked.shares, SHARES)
+    machines, work = read_nodes(nodes), read_tasks(tasks, card_for_a_share=asked.shares == "card")
+    fill_of = asked.fill_of or (scarce(machines, work) if asked.gpus else "cpus")
+    if asked.fill:
+        events = filling_arrivals(work, machines, asked.fill, asked.seed, fill_of)[: asked.limit]
+    else:
+        events = events_of(work[: asked.limit])
+    load = _gpu_load(machines, events, asked)
+    if not asked.gpus:
+        machines, events = without_gpus(machines, events)
     shown = {
         "nodes": len(machines),
         "tasks": len({event.index for event in events}),
         "events": len(events),
         "speed": pace.speed,
-        "fill_percent": fill,
-        "seed": seed if fill else None,
+        "fill_percent": asked.fill,
+        "fill_of": fill_of if asked.fill else None,
+        "seed": asked.seed if asked.fill else None,
         "clients": pace.clients,
         "window_s": pace.window_s,
         "config": {key: value for key, value in config.items() if value},
         "database": "MariaDB" if database.startswith("mysql") else "SQLite",
     }
-    return Inputs(nodes=machines, tasks=work, events=events, pace=pace, config=config, shown=shown)
+    return Inputs(nodes=machines, events=events, gpus=load, pace=pace, config=config, shown=shown)
 
 
-def _gpu_note(inputs: Inputs) -> str:
-    arrivals = [event.task for event in inputs.events if event.kind == 1]
-    asking = [task.gpus for task in arrivals if task.gpus]
-    total = sum(node.gpus for node in inputs.nodes)
-    return (
-        f"not sent yet: {len(asking)} tasks ask for {sum(asking)} whole GPUs in the trace, its nodes have {total}; "
-        "here they were placed by CPU, memory and disk alone"
+def _gpu_load(nodes: Sequence[TraceNode], events: Sequence[TraceEvent], asked: Asked) -> report.GpuLoad:
+    arrivals = [event.task for event in events if event.kind is EventKind.ARRIVAL]
+    return report.GpuLoad(
+        sent=asked.gpus,
+        there=sum(node.gpus for node in nodes),
+        tasks=sum(task.gpus > 0 for task in arrivals),
+        asked=sum(task.gpus for task in arrivals),
+        sharing=sum(task.shares_card for task in arrivals),
+        a_share=asked.shares,
     )
 
 

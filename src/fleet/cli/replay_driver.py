@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fleet.cli.caller import Answer, Caller, Session, Unexpected, Unreachable
-from fleet.cli.openb import EventKind, TraceEvent, windows_of
-from fleet.cli.replay_tally import Tally, UtilisationPoint
+from fleet.cli.openb import EventKind, TraceEvent, TraceTask, windows_of
+from fleet.cli.replay_cards import Cards, is_about_gpus
+from fleet.cli.replay_tally import GPUS, Tally, UtilisationPoint
 from fleet.model.resources import CLUSTER_DIMENSIONS
 
 ANSWER_SECONDS_MAX: Final = 300.0
@@ -56,11 +57,12 @@ class Pace:
 class Driver:
     """Sends every event and keeps the tally."""
 
-    def __init__(self, session: Session, pace: Pace, tally: Tally) -> None:
+    def __init__(self, session: Session, pace: Pace, tally: Tally, cards: Cards) -> None:
         """Remember where to send, how fast, and where to count."""
         self._session = session
         self._pace = pace
         self._tally = tally
+        self._cards = cards
         self._local = threading.local()
         self._arrivals: dict[int, Future[None]] = {}
         self._open_deletes: deque[str] = deque()
@@ -139,20 +141,36 @@ class Driver:
 
     def _arrive(self, event: TraceEvent) -> None:
         task = event.task
-        body = {
+        answer = self._create(event)
+        if answer.ok:
+            self._tally.note_placed(event.index, task, answer)
+            self._cards.look(self._caller, answer.body["uuid"], task.gpus)
+        elif isinstance(answer.body, dict) and answer.body.get("code") in REFUSALS:
+            self._tally.note_refused(answer)
+        else:
+            self._tally.note_problem(f"create of {task.name}: {answer.sentence()}")
+
+    def _create(self, event: TraceEvent) -> Answer:
+        """Ask for each kind of GPU in turn, as long as it is the GPUs that are refused; the last answer counts."""
+        *others, last = event.task.gpu_kinds or ("",)
+        key = f"{self._pace.run}-{event.index}"
+        for turn, kind in enumerate(others):
+            answer = self._caller.call("POST", "/instances", self._body(event.task, kind), key=f"{key}-{turn}")
+            if answer.ok or not isinstance(answer.body, dict) or not is_about_gpus(answer.body):
+                return answer
+            self._tally.note_other_kind(answer)
+        return self._caller.call("POST", "/instances", self._body(event.task, last), key=key)
+
+    def _body(self, task: TraceTask, kind: str) -> dict[str, Any]:
+        asked: dict[str, Any] = {"gpus": task.gpus} | ({"gpu_kind": kind} if kind else {}) if task.gpus else {}
+        return {
             "name": task.name,
             "namespace": self._pace.namespace,
             "cpus": task.cpus,
             "memory_mb": task.memory_mb,
             "disk_gb": task.disk_gb,
+            **asked,
         }
-        answer = self._caller.call("POST", "/instances", body, key=f"{self._pace.run}-{event.index}")
-        if answer.ok:
-            self._tally.note_placed(event.index, task, answer)
-        elif isinstance(answer.body, dict) and answer.body.get("code") in REFUSALS:
-            self._tally.note_refused(answer)
-        else:
-            self._tally.note_problem(f"create of {task.name}: {answer.sentence()}")
 
     def _depart(self, event: TraceEvent) -> None:
         # Its arrival was taken from the queue before, so this ends.
@@ -160,6 +178,7 @@ class Driver:
         placed = self._tally.placed.get(event.index)
         if placed is None:
             return
+        self._cards.let_go(placed.uuid)
         answer = self._delete(placed.uuid)
         if answer.ok:
             self._open_deletes.append(placed.uuid)
@@ -202,12 +221,16 @@ class Driver:
     def note_point(self, trace_s: int) -> None:
         """Add a point to the utilisation curve."""
         capacity: dict[str, Any] = self._watcher.get("/admin/cluster-capacity")
+        used = {name: committed(capacity, name) for name in CLUSTER_DIMENSIONS}
+        total: dict[str, int | None] = {name: capacity[f"total_{name}"] for name in CLUSTER_DIMENSIONS}
+        if self._cards.total:
+            used[GPUS], total[GPUS] = self._cards.most_held(), self._cards.total
         self._tally.note_point(
             UtilisationPoint(
                 trace_s=trace_s,
                 elapsed_s=time.monotonic() - self._started,
-                used={name: committed(capacity, name) for name in CLUSTER_DIMENSIONS},
-                total={name: capacity[f"total_{name}"] for name in CLUSTER_DIMENSIONS},
+                used=used,
+                total=total,
                 placed=len(self._tally.placed),
                 refused=self._tally.refused_count,
                 departed=self._tally.departed,

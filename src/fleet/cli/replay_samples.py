@@ -1,8 +1,9 @@
 """Publish the samples of the nodes of a trace, as each node's own daemon would.
 
 Promises: every node is published once before anything is placed and then once every `CADENCE_SECONDS`; a sample shows
-what the driver has placed on the node, so memory and disk shrink and load grows as on a real one; a round that falls
-behind is counted, and the oldest age that was reached is reported.
+what the driver has placed on the node, so memory and disk shrink and load grows as on a real one, and tells the node's
+cards, which stay known until a sample lacks one; a round that falls behind is counted, and the oldest age that was
+reached is reported.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Final, Self
 
 from fleet.cli.caller import Caller, Session, Unexpected, Unreachable
 from fleet.cli.openb import TraceNode
+from fleet.cli.replay_cards import cards_of
 from fleet.cli.replay_tally import Tally
 
 CADENCE_SECONDS: Final = 60.0
@@ -59,6 +61,12 @@ def metrics_of(node: TraceNode, tally: Tally) -> dict[str, Any]:
         "instances_total": instances,
         "instances_active": instances,
     }
+
+
+def sample_of(node: TraceNode, tally: Tally) -> dict[str, Any]:
+    """A node's sample as it is published; a node without cards tells nothing of any."""
+    cards = {"gpus": cards_of(node)} if node.gpus else {}
+    return {"age_seconds": 0, "metrics": metrics_of(node, tally), **cards}
 
 
 class SamplePublisher:
@@ -128,7 +136,7 @@ class SamplePublisher:
 
     def _publish(self, caller: Caller, node: TraceNode) -> None:
         began = time.monotonic()
-        body = {"age_seconds": 0, "metrics": metrics_of(node, self._tally)}
+        body = sample_of(node, self._tally)
         caller.must("PUT", f"/nodes/{node.name}/metrics", body)
         before = self._published_at.get(node.name, began)
         self.oldest_s = max(self.oldest_s, time.monotonic() - before)

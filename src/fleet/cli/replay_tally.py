@@ -11,13 +11,16 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from fleet.cli.caller import Answer
 from fleet.cli.openb import TraceTask
-from fleet.model.resources import Amounts
+from fleet.model.resources import CLUSTER_DIMENSIONS, Amounts
 
-PROBLEMS_KEPT = 50
+PROBLEMS_KEPT: Final = 50
+GPUS: Final = "gpus"
+DIMENSIONS: Final = (*CLUSTER_DIMENSIONS, GPUS)
+"""What a curve may have; GPUs only where the nodes have any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,10 @@ class PlacedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UtilisationPoint:
-    """One row of the curve: committed and total per dimension (None: unlimited), and the counts so far."""
+    """One row of the curve: committed and total per dimension (None: unlimited), and the counts so far.
+
+    `gpus` are among them where the nodes have any: the most held since the point before, by the driver's books.
+    """
 
     trace_s: int
     elapsed_s: float
@@ -49,6 +55,7 @@ class Tally:
     placed: dict[int, PlacedTask] = field(default_factory=dict)
     refused: Counter[tuple[str, str]] = field(default_factory=Counter)
     reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
+    other_kinds: int = 0
     departed: int = 0
     create_s: list[float] = field(default_factory=list)
     repeats: int = 0
@@ -82,6 +89,12 @@ class Tally:
                 counted = reasons.items() if isinstance(reasons, Mapping) else [("-", reasons)]
                 self.reasons.update({(str(name), str(reason)): int(count) for reason, count in counted})
             self.example_refusal = str(body.get("detail", ""))
+            self._note_time(answer)
+
+    def note_other_kind(self, answer: Answer) -> None:
+        """A create was refused for its kind of GPU, and the task asks for its next kind: no refusal of the task yet."""
+        with self._lock:
+            self.other_kinds += 1
             self._note_time(answer)
 
     def note_departed(self, index: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,12 +18,39 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet.cli.output import tell
-from fleet.cli.replay_tally import Tally, UtilisationPoint, percentile
-from fleet.model.resources import CLUSTER_DIMENSIONS
+from fleet.cli.replay_tally import DIMENSIONS, Tally, UtilisationPoint, percentile
 
 MATPLOTLIB_HINT: Final = "no plot: matplotlib is not installed (pip install 'sf-fleet[plots]')"
-UNITS: Final = {"cpus": "CPUs", "memory_mb": "memory", "disk_gb": "disk"}
+UNITS: Final = {"cpus": "CPUs", "memory_mb": "memory", "disk_gb": "disk", "gpus": "GPUs"}
+STYLES: Final = {"cpus": "-", "memory_mb": "--", "disk_gb": ":", "gpus": "-."}
 REASONS_SHOWN: Final = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuLoad:
+    """What the arrivals ask of the cards there are; `sharing` of them ask for a share of one: `a_share` card counts."""
+
+    sent: bool
+    there: int
+    tasks: int
+    asked: int
+    sharing: int
+    a_share: str
+
+    def sentence(self, other_kinds: int) -> str:
+        """The load in words; `other_kinds`: how often a task went on to its next kind."""
+        if not self.sent:
+            return (
+                f"not sent (--no-gpus): {self.tasks} tasks ask for {self.asked} GPUs, the nodes have {self.there}; "
+                "here they were placed by CPU, memory and disk alone"
+            )
+        parts = [f"{self.tasks} tasks ask for {self.asked}, the nodes have {self.there}"]
+        if self.sharing:
+            counted = "a whole one" if self.a_share == "card" else "none"
+            parts.append(f"{self.sharing} tasks ask for a share of one, which counts as {counted}")
+        if other_kinds:
+            parts.append(f"{other_kinds} times a task went on to its next kind")
+        return "; ".join(parts)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,7 +67,7 @@ class Report:
     stuck: Sequence[str] = ()
     differences: Sequence[Any] = ()
     samples: Mapping[str, Any] = field(default_factory=dict)
-    gpu_note: str = ""
+    gpus: GpuLoad | None = None
 
     @property
     def good(self) -> bool:
@@ -73,14 +100,14 @@ class Report:
             "elapsed_s": round(self.elapsed_s, 2),
             "settle_s": round(self.settle_s, 2),
             "late_s_max": round(self.late_s, 2),
-            "utilisation_percent_peak": {name: round(peak(tally.curve, name), 2) for name in CLUSTER_DIMENSIONS},
+            "utilisation_percent_peak": {name: round(peak(tally.curve, name), 2) for name in drawn(tally.curve)},
             "problems": tally.problems,
             "problem_count": tally.problem_count,
             "oversold_nodes": list(self.oversold),
             "lost_instances": list(self.lost),
             "stuck_operations": list(self.stuck),
             "samples": dict(self.samples),
-            "gpus": self.gpu_note,
+            "gpus": None if self.gpus is None else asdict(self.gpus) | {"went_on_to_next_kind": tally.other_kinds},
             "example_refusal": tally.example_refusal,
             "inputs": dict(self.inputs),
         }
@@ -96,6 +123,11 @@ def peak(curve: Sequence[UtilisationPoint], dimension: str) -> float:
     return max((share(point.used[dimension], point.total[dimension]) or 0.0 for point in curve), default=0.0)
 
 
+def drawn(curve: Sequence[UtilisationPoint]) -> list[str]:
+    """The dimensions that a curve has."""
+    return [name for name in DIMENSIONS if curve and all(name in point.used for point in curve)]
+
+
 def write(report: Report, folder: Path) -> list[str]:
     """Write report.json, utilisation.csv and utilisation.png; one line for each file or for why it is not there."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -104,18 +136,17 @@ def write(report: Report, folder: Path) -> list[str]:
     table = folder / "utilisation.csv"
     write_csv(report.tally.curve, table)
     picture = folder / "utilisation.png"
-    drawn = draw(report, picture)
-    return [str(document), str(table), str(picture) if drawn else MATPLOTLIB_HINT]
+    return [str(document), str(table), str(picture) if draw(report, picture) else MATPLOTLIB_HINT]
 
 
 def write_csv(curve: Sequence[UtilisationPoint], path: Path) -> None:
-    """The curve, one line a point."""
+    """The curve, one line a point; what it does not have is empty."""
     with path.open("w", newline="") as handle:
         writer = csv.writer(handle)
-        amounts = [f"{kind}_{name}" for name in CLUSTER_DIMENSIONS for kind in ("used", "total")]
+        amounts = [f"{kind}_{name}" for name in DIMENSIONS for kind in ("used", "total")]
         writer.writerow(["trace_s", "elapsed_s", *amounts, "placed", "refused", "departed"])
         for point in curve:
-            row = [value for name in CLUSTER_DIMENSIONS for value in (point.used[name], point.total[name])]
+            row = [value for name in DIMENSIONS for value in (point.used.get(name), point.total.get(name))]
             counts = (point.placed, point.refused, point.departed)
             writer.writerow([point.trace_s, f"{point.elapsed_s:.3f}", *row, *counts])
 
@@ -134,16 +165,16 @@ def draw(report: Report, path: Path) -> bool:
     unit, label = (1, "requests drawn") if fill else (86_400, "days of the trace")
     hours = [point.trace_s / unit for point in curve]
     figure, (above, below) = plt.subplots(2, 1, figsize=(10, 7), sharex=True, height_ratios=(3, 2))
-    for name, style in zip(CLUSTER_DIMENSIONS, ("-", "--", ":"), strict=True):
+    for name in drawn(curve):
         shares = [share(point.used[name], point.total[name]) for point in curve]
         above.plot(
             hours,
             [float("nan") if one is None else one for one in shares],
-            style,
+            STYLES[name],
             label=UNITS[name],
             drawstyle="steps-post",
         )
-    if peak(curve, "cpus") > 80:
+    if any(peak(curve, name) > 80 for name in drawn(curve)):
         above.axhline(100, color="grey", linewidth=0.8)
     above.set_ylabel("committed, % of the limit")
     above.set_ylim(bottom=0)
@@ -189,9 +220,10 @@ def show(report: Report, console: Console) -> None:
     if report.inputs.get("speed"):
         table.add_row("latest event", f"{report.late_s:.2f} s late")
     peaks = figures["utilisation_percent_peak"]
-    table.add_row("peak utilisation", ", ".join(f"{UNITS[name]} {peaks[name]} %" for name in CLUSTER_DIMENSIONS))
+    table.add_row("peak utilisation", ", ".join(f"{UNITS[name]} {percent} %" for name, percent in peaks.items()))
     table.add_row("samples", ", ".join(f"{value} {name.replace('_', ' ')}" for name, value in report.samples.items()))
-    table.add_row("GPUs", report.gpu_note)
+    if report.gpus is not None:
+        table.add_row("GPUs", report.gpus.sentence(tally.other_kinds))
     for name, found in (("oversold", report.oversold), ("lost", report.lost), ("stuck", report.stuck)):
         table.add_row(name, Text(str(len(found)), "red" if found else "green"))
     table.add_row("ledger verification", _differences(report.differences))
