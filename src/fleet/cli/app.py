@@ -162,17 +162,20 @@ def _told(error: Exception, *, as_json: bool) -> int:
         return USAGE
     if isinstance(error, Unreachable | DatabaseUnavailable):
         hint = "is the service running, and is --url (FLEET_URL) right?" if isinstance(error, Unreachable) else ""
-        _tell(str(error), hint, {"code": "unreachable", "detail": str(error)} if as_json else None)
+        said = error.in_words if isinstance(error, DatabaseUnavailable) else str(error)
+        _tell(said, hint, {"code": "unreachable", "detail": said} if as_json else None)
         return UNREACHABLE
     if isinstance(error, InvalidRequest):
         _tell(error.detail, "", {"code": error.code, "detail": error.detail, **error.extra} if as_json else None)
         return REFUSED
     if isinstance(error, FleetError | Unexpected):
-        code = getattr(error, "code", "unexpected")
-        _tell(str(error), "", {"code": code, "detail": str(error)} if as_json else None)
+        code, said = getattr(error, "code", "unexpected"), getattr(error, "in_words", str(error))
+        _tell(said, "", {"code": code, "detail": said} if as_json else None)
         return REFUSED
     if type(error).__module__.startswith("sqlalchemy."):
-        refused = str(getattr(error, "orig", error))
+        from fleet.ledger.driver_words import in_words
+
+        refused = in_words(error)
         hint = "does DATABASE_URL name the right one, and has it its tables (`fleet ctl migrate-db`)?"
         _tell(f"the database refused: {refused}", hint, {"code": "database", "detail": refused} if as_json else None)
         return REFUSED

@@ -400,7 +400,7 @@ def _check_urls(urls: Mapping[str, str]) -> None:
 
 def _in_words(error: FleetError | OSError) -> str:
     if isinstance(error, FleetError):
-        return error.detail
+        return error.in_words
     return f"{error.filename or 'the state folder'}: {error.strerror or error}"
 
 

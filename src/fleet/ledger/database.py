@@ -29,6 +29,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from fleet.ledger.afterwards import Left, carry_out, collect
 from fleet.ledger.database_servers import LEAVE, Servers
+from fleet.ledger.driver_words import in_words
 from fleet.model.errors import BrokenPromise, DatabaseUnavailable
 
 R = TypeVar("R")
@@ -452,7 +453,8 @@ def unavailable(error: Exception | None, *, in_doubt: bool = False) -> DatabaseU
         else "nothing was decided, try again"
     )
     away = "the ledger's database did not answer"
-    return DatabaseUnavailable(f"{away} ({why}); {outcome}", told=f"{away}; {outcome}")
+    words = f"{away} ({in_words(error)}); {outcome}"
+    return DatabaseUnavailable(f"{away} ({why}); {outcome}", told=f"{away}; {outcome}", in_words=words)
 
 
 def _set_up_mariadb(connection: Any, _record: object) -> None:

@@ -14,6 +14,7 @@ class FleetError(Exception):
     """Base of all errors of the product. `detail` is a sentence; `extra` holds JSON figures for programs.
 
     `told` is the sentence for a caller of the API, who may be anybody: `detail`, unless that is for operators only.
+    `in_words` is the sentence for an operator at a terminal: `detail`, unless that is for logs.
     """
 
     code: ClassVar[str] = "internal_error"
@@ -23,6 +24,7 @@ class FleetError(Exception):
         super().__init__(detail)
         self.detail = detail
         self.told = detail
+        self.in_words = detail
         self.extra = extra
 
 
@@ -143,10 +145,11 @@ class RequestInProgress(Conflict):
 class Unavailable(FleetError):
     """A server the product needs is away. A driver's own words name hosts and users: they are for operators."""
 
-    def __init__(self, detail: str, *, told: str = "") -> None:
-        """Keep both sentences; without `told` the detail holds nothing that a caller may not see."""
+    def __init__(self, detail: str, *, told: str = "", in_words: str = "") -> None:
+        """Keep the sentences; without `told` the detail holds nothing that a caller may not see."""
         super().__init__(detail)
         self.told = told or detail
+        self.in_words = in_words or detail
 
 
 class DatabaseUnavailable(Unavailable):

@@ -6,6 +6,7 @@ that the sweeper makes up for; a consumer's one waits a little longer than it bl
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -22,6 +23,8 @@ PRODUCER_SECONDS: Final = 1.0
 CONSUMER_SECONDS: Final = 10.0
 SENTINEL_PORT: Final = 26379
 SENTINEL_SCHEME: Final = "redis+sentinel"
+
+_NO_WAY_TO: Final = re.compile(r"Error -?\d+ connecting to (?P<address>\S+)\. (?P<why>.*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,4 +150,15 @@ def ping(client: redis.Redis) -> None:
 def unavailable(error: Exception) -> QueueUnavailable:
     """The error a caller sees when the queue's server does not answer."""
     away, outcome = "the queue's server did not answer", "accepted work is kept and will be woken later"
-    return QueueUnavailable(f"{away} ({error}); {outcome}", told=f"{away}; {outcome}")
+    words = f"{away} ({_in_words(error)}); {outcome}"
+    return QueueUnavailable(f"{away} ({error}); {outcome}", told=f"{away}; {outcome}", in_words=words)
+
+
+def _in_words(error: Exception) -> str:
+    """What the driver says, without its numbers."""
+    said = str(error).partition("\n")[0]
+    away = _NO_WAY_TO.fullmatch(said)
+    if away is None:
+        return said
+    why = away["why"].removesuffix(".")
+    return f"{away['address']} cannot be reached: {why[:1].lower()}{why[1:]}"

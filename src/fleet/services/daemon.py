@@ -136,7 +136,7 @@ class Daemon:
             _tell(f"{self.name}: the configuration cannot be used:", *str(refused).splitlines())
             code = MISCONFIGURED
         except (DatabaseUnavailable, QueueUnavailable) as error:
-            _tell(f"{self.name}: {error.detail}")
+            _tell(f"{self.name}: {error.in_words}")
             code = UNREACHABLE
         except FleetError as error:
             _log.error("daemon.failed", daemon=self.name, code=error.code, reason=error.detail)
