@@ -53,6 +53,38 @@ def test_what_is_not_plain_in_json_is_told_in_one_line(text: str) -> None:
         read_plain(text, json_form=True)
 
 
+@pytest.mark.parametrize(
+    ("text", "json_form", "told"),
+    [
+        ('[{"name": "a"},\n {"name": "b",\n  "name": "c"}]', True, "the key 'name' stands twice (line 3, column 3)"),
+        ('{"a": {"b": 1, "b": 2},\n"a": [":"]}', True, "the key 'b' stands twice (line 1, column 16)"),
+        ('{"\\u0061": ["{", "\\""],\n"a": 1}', True, "the key 'a' stands twice (line 2, column 1)"),
+        ("{", True, "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+        ("a: 1\na: 2", False, "the key 'a' stands twice (line 2, column 1)"),
+        ("a: 'b\" \\x", False, "while scanning a quoted scalar, found unexpected end of stream (line 1, column 10)"),
+        ("--- {}\n--- {}", False, "but found another document (line 2, column 1)"),
+        ("größe: \0", False, "unacceptable character #x0000: special characters are not allowed at position 7"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place_and_as_it_is_written(text: str, json_form: bool, told: str) -> None:
+    with pytest.raises(ValueError, match=r"\A.+\Z") as refused:
+        read_plain(text, json_form=json_form)
+
+    assert str(refused.value).endswith(told)
+    assert "\\'" not in str(refused.value)
+
+
+@given(st.lists(st.sampled_from(["a", "b", "\n", '"', "é"]), min_size=1), PLAIN)
+def test_a_key_that_stands_twice_in_json_is_found_wherever_it_is(path: list[str], value: Any) -> None:
+    plain = json.dumps(value)
+    inner = f'{{"x": {plain}, "y": {plain},\n"x": {plain}}}'
+    for key in path:
+        inner = f'[{plain}, {{"0": {plain}, {json.dumps(key)}: {inner}}}]'
+
+    with pytest.raises(ValueError, match=r"the key 'x' stands twice \(line 2, column 1\)"):
+        read_plain(inner, json_form=True)
+
+
 def test_a_date_stays_the_text_that_was_written() -> None:
     assert read_plain("when: 2001-02-03\nthen: 2001-99-99") == {"when": "2001-02-03", "then": "2001-99-99"}
 

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fleet.config.plain_file import read_json
 from fleet.model.decision import Decision
 from fleet.model.errors import InvalidRequest, StrategyUnavailable
-from fleet.model.findings import first_repeated
 from fleet.model.request import PlacementRequest, parse_stored_request
 from fleet.placement.counterfactuals import remedies
 from fleet.placement.pipeline import decide
@@ -102,7 +102,7 @@ def _remedies(decision: Decision, request: PlacementRequest, snapshot: Snapshot)
 
 def _read(path: str) -> Any:
     try:
-        value = json.loads(Path(path).read_bytes(), object_pairs_hook=_unique)
+        value = read_json(Path(path).read_text(encoding="utf-8-sig"))
         # Half a character, written as an escape, can be read and never be told again.
         json.dumps(value, ensure_ascii=False).encode()
     except OSError as error:
@@ -114,14 +114,6 @@ def _read(path: str) -> Any:
     else:
         return value
     raise InvalidRequest(message, errors=[{"field": "", "message": message}])
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of a file; of two equal keys nobody could tell which one is meant."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError(f"{first_repeated(name for name, _ in pairs)!r} stands twice in one object")
-    return found
 
 
 def _in_file(path: str, refused: InvalidRequest) -> list[dict[str, str]]:

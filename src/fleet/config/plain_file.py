@@ -1,22 +1,24 @@
 """Texts of plain values, YAML or JSON, read strictly: what people write by hand and JSON can hold, and nothing else.
 
 Promise: whatever the text is, a value of objects, lists, texts, finite numbers, true, false and null comes back, or
-ValueError with one line that says what is wrong. Of a key that stands twice nobody could tell which one is meant, so it
-is refused. A date stays the text that was written.
+ValueError with one line that says what is wrong, and where as far as that is known. Of a key that stands twice nobody
+could tell which one is meant, so it is refused. A date stays the text that was written.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Hashable
 from typing import Any, Final
 
 import yaml
 
-from fleet.model.findings import first_repeated, shown
+from fleet.model.findings import shown
 
 _TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
+_JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:]')
 
 
 class _Loader(yaml.SafeLoader):
@@ -47,23 +49,60 @@ def read_plain(text: str, *, json_form: bool = False) -> Any:
         ValueError: it is none; the message is one line.
     """
     try:
-        value = json.loads(text, object_pairs_hook=_unique) if json_form else yaml.load(text, Loader=_Loader)  # noqa: S506
+        value = read_json(text) if json_form else yaml.load(text, Loader=_Loader)  # noqa: S506
         _check(value, frozenset(), set())
     except yaml.YAMLError as error:
-        raise ValueError(f"is not one YAML document: {_one_line(error)}") from None
+        raise ValueError(f"is not one YAML document: {_one_line(_placed(error))}") from None
     except RecursionError:
         raise ValueError("is nested too deeply") from None
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
         # YAML's tags name a type; the text behind one that is none of that type is told by whatever broke on it.
-        raise ValueError(f"holds a value that cannot be read: {_one_line(error)}") from None
+        raise ValueError(f"holds a value that cannot be read: {_one_line(str(error))}") from None
     return value
+
+
+def read_json(text: str) -> Any:
+    """Return the value of a JSON text, whatever Python's reader takes; `read_plain` is stricter.
+
+    Raises:
+        ValueError: it is no JSON, or a key stands twice in an object; the message says where.
+        RecursionError: it is nested too deeply.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except _RepeatedKey:
+        raise ValueError(_repeated_key(text)) from None
+
+
+class _RepeatedKey(ValueError):
+    """An object has a key twice; the reader does not say where it is."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError(f"the key {shown(first_repeated(name for name, _ in pairs))} stands twice")
+        raise _RepeatedKey
     return found
+
+
+def _repeated_key(text: str) -> str:
+    """Return which key is the first to stand twice in its object, and where; the text is JSON at least up to there."""
+    around: list[set[str]] = []
+    last, at = "", 0
+    for token in _JSON_TOKEN.finditer(text):
+        word = token[0]
+        if word in "{[":
+            around.append(set())
+        elif word in "}]":
+            around.pop()
+        elif word != ":":
+            last, at = word, token.start()
+        elif (key := json.loads(last)) in around[-1]:
+            line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+            return f"the key {shown(key)} stands twice (line {line}, column {column})"
+        else:
+            around[-1].add(key)
+    raise AssertionError("the reader found a key that stands twice, and so does this")
 
 
 def _check(value: Any, around: frozenset[int], seen: set[int]) -> None:
@@ -84,5 +123,14 @@ def _check(value: Any, around: frozenset[int], seen: set[int]) -> None:
         raise ValueError(f"a {type(value).__name__} is neither text, number, true, false nor null")
 
 
-def _one_line(error: Exception) -> str:
-    return ascii(" ".join(str(error).split()))[1:-1]
+def _placed(error: yaml.YAMLError) -> str:
+    """Return what is wrong in YAML, and where; its own words show the text as well, over many lines."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return str(error).replace(' in "<unicode string>",', " at")
+    said = ", ".join(part for part in (error.context, error.problem) if part)
+    return f"{said} (line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1})"
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in line)

@@ -68,7 +68,7 @@ def test_what_is_not_json_is_an_invalid_request(files: Any, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"cpus": 1, "memory_mb": 1, "cpus": 2}', "'cpus' stands twice"),
+        ('{"cpus": 1, "memory_mb": 1, "cpus": 2}', "'cpus' stands twice (line 1, column 29)"),
         ('{"cpus": 1, "memory_mb": 1, "name": "\\ud800"}', "half a character"),
     ],
 )
