@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
+from fleet.cli import app
 from fleet.config import ConfigError, Settings, load_settings
 from fleet.config.settings import DEFAULT_PATH, NOT_SET
 
@@ -187,6 +189,20 @@ def test_secrets_are_hidden_where_settings_are_shown(tmp_path: Path) -> None:
     assert "hush" not in repr(settings)
     assert (shown["DATABASE_URL"], shown["AUTH_SECRET"], shown["REDIS_URL"]) == ("(hidden)", "(hidden)", "(not set)")
     assert shown["NODE_RAM_RESERVATION_GB"] == "2.0"
+
+
+@pytest.mark.parametrize("form", ["--json", "--simple", ""])
+def test_a_long_value_is_shown_whole(tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path, text = "/srv/" + "instances/" * 20 + "back\\slash", tmp_path / "config"
+    text.write_text(f"INSTANCES_PATH='{path}'\n")
+
+    assert app.run([*([form] if form else []), "config", "show", "--file", str(text)]) == 0
+
+    told = capsys.readouterr().out
+    assert "…" not in told
+    if form == "--json":
+        told = {item["key"]: item["value"] for item in json.loads(told)["items"]}["INSTANCES_PATH"]
+    assert path in told
 
 
 def test_a_key_that_a_process_needs_is_asked_for_by_name(tmp_path: Path) -> None:

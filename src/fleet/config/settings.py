@@ -18,7 +18,6 @@ from fleet.config.keys import KEYS, Key, Scope, normalised_arch
 from fleet.config.shell_file import Entry, read_shell_file
 from fleet.model.cluster_config import PREFIX
 from fleet.model.config_value import ConfigError, ConfigProblem, nearest_name, read_value
-from fleet.model.findings import shown
 
 DEFAULT_PATH: Final = Path("/etc/sf/config")
 ENVIRONMENT_PREFIX: Final = "FLEET_"
@@ -199,4 +198,4 @@ def _displayed(key: Key, value: object) -> str:
         return ",".join(value) or NOT_SET
     if isinstance(value, bool):
         return "true" if value else "false"
-    return shown(value)[1:-1]
+    return str(value)
