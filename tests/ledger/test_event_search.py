@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fleet.ledger import events
-from fleet.ledger.database import Database
+from fleet.ledger.database import Database, Sql
 from fleet.ledger.events import EventPage, EventView, Filter
 from tests.ledger import fleet_of, past
 
@@ -151,6 +151,72 @@ def test_a_page_looks_through_a_bounded_stretch_and_says_where_to_go_on(
     assert (first.events, first.next_cursor is None) == ([], False)
     assert [event.message for event in found] == ["rare"]
     assert pages == 3
+
+
+DONE = (*("ci/a", "ci/b", "", "cj/a", "ci", ""), *("ci/a", "CI/a", "ci0", "ctl:ann@host"))
+
+
+@pytest.mark.parametrize("limit", [1, 3, 100])
+@pytest.mark.parametrize("most", [(1, 50), (7, 50), (1000, 50), (7, 2), (7, 0)])
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (Filter(by="ci/a"), 6),
+        (Filter(by="ci/"), 9),
+        (Filter(by="c*"), 21),
+        (Filter(has_by=True), 24),
+        (Filter(by="ci/", level="warning"), 3),
+        (Filter(by="*", object_type="instance", object_id="i1"), 6),
+    ],
+)
+def test_pages_of_what_some_did_hold_it_once_in_both_orders(
+    db: Database, monkeypatch: pytest.MonkeyPatch, limit: int, most: tuple[int, int], wanted: Filter, expected: int
+) -> None:
+    rows = [
+        ("instance", f"i{at % 4}", "m", "warning" if at % 2 else "info", by)
+        for at, by in enumerate([*DONE, *DONE, *DONE])
+    ]
+    written(db, *rows)
+    monkeypatch.setattr(events, "SCANNED_MAX", most[0])
+    monkeypatch.setattr(events, "DOERS_MAX", most[1])
+
+    oldest, _ = paged(db, wanted, limit, newest_first=False)
+    newest, _ = paged(db, wanted, limit, newest_first=True)
+
+    assert len(oldest) == expected
+    assert [event.event_id for event in oldest] == sorted({event.event_id for event in oldest})
+    assert newest == oldest[::-1]
+
+
+def test_what_somebody_did_is_found_by_an_index(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by looking through the trail: what others did, and what merely happened, is never read."""
+    monkeypatch.setattr(events, "SCANNED_MAX", 10)
+    written(db, ("node", "n", "m", "info", "ci/a"), ("node", "n", "m", "info", "ci/b"))
+    written(db, *[("node", "n", "m", "info", "system/admin"), ("instance", "i", "m", "info", "")] * 500)
+    for newest_first in (False, True):
+        for wanted in (Filter(by="ci/a"), Filter(by="ci/*", message="m"), Filter(by="ci/", level="info")):
+            page = events.search(db, wanted, newest_first=newest_first)
+            assert (len(page.events), page.next_cursor) == (2 if wanted.by_beginning else 1, None)
+        for statement in (
+            events._matching(events.OF_DOER, (), newest_first),
+            events._matching(events.OF_DOER, ("message",), newest_first),
+            events._edge_of(events.OF_DOER, newest_first),
+        ):
+            plan = explained(db, statement)
+            assert "ix_events_done_by_id" in plan, plan
+            assert "filesort" not in plan, plan
+            assert "B-TREE" not in plan, plan
+    assert "ix_events_done_by_id" in explained(db, events.NEXT_DOER)
+
+
+def explained(db: Database, statement: Sql) -> str:
+    """How the server goes about a statement."""
+    binds = {"doer": "ci/a", "message": "m", "low": 0, "high": 2**62, "limit": 101, "scanned": 10_000}
+    binds |= {"after": "ci/", "end": "ci/z"}
+    how = "EXPLAIN QUERY PLAN" if db.is_sqlite else "EXPLAIN"
+    with db.read() as conn:
+        text = statement.text("sqlite" if db.is_sqlite else "mysql")
+        return str(conn.exec_driver_sql(f"{how} {text}", binds).mappings().all())
 
 
 def test_what_happens_meanwhile_moves_no_page(trail: Database) -> None:

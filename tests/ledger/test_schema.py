@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 from alembic import command
-from sqlalchemy import inspect
+from sqlalchemy import inspect, text
 from sqlalchemy.exc import OperationalError
 
-from fleet.ledger import charges, database_servers, migrate
+from fleet.ledger import charges, database_servers, events, migrate
 from fleet.ledger.database import Database
+from fleet.ledger.events import Filter
+from fleet.ledger.migrations.versions import r0009_done_by
 from fleet.ledger.schema import metadata
 from fleet.model.resources import Amounts
 from tests.ledger.holding import Other, open_transaction
@@ -136,6 +138,49 @@ def test_labels_that_were_declared_before_are_found_by_their_values(ledger_url: 
     with db.read() as conn:
         found = conn.exec_driver_sql("SELECT node_id, label, value FROM node_labels ORDER BY label").all()
     assert [tuple(row) for row in found] == [(1, "rack", "r1"), (1, "type", "storage")]
+    db.close()
+
+
+def test_who_did_what_was_done_before_is_found_afterwards(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(r0009_done_by, "STRETCH", 2)
+    db = Database(ledger_url)
+    command.upgrade(migrate._config(db), "r0008")
+    payloads = [
+        '{"by":"ci/one"}',
+        "{}",
+        '{"by":null}',
+        '{"of":{"by":"x"}}',
+        '{"by":"ci/two"}',
+        f'{{"by":"{"é" * 300}"}}',
+    ]
+    with db.engine.connect() as conn:
+        for at, payload in enumerate(payloads):
+            conn.execute(
+                text(
+                    "INSERT INTO events (id, object_type, object_id, at, message, payload) "
+                    "VALUES (:i, 'n', 'n', 1, 'm', :p)"
+                ),
+                {"i": 7 + 3 * at, "p": payload},
+            )
+        conn.commit()
+    migrate.migrate(db)
+
+    assert [event.event_id for event in events.search(db, Filter(by="ci/"), newest_first=False).events] == [7, 19]
+    with db.read() as conn:
+        found = conn.exec_driver_sql("SELECT done_by FROM events ORDER BY id").scalars().all()
+    assert found == ["ci/one", None, None, None, "ci/two", "é" * 255]
+    db.close()
+
+
+def test_a_migration_that_was_ended_while_it_filled_in_is_done_again(ledger_url: str) -> None:
+    db = Database(ledger_url)
+    command.upgrade(migrate._config(db), "r0008")
+    with db.engine.connect() as conn:
+        conn.exec_driver_sql("ALTER TABLE events ADD COLUMN done_by VARCHAR(255)")
+        conn.commit()
+    migrate.migrate(db)
+
+    assert migrate.current(db) == migrate.head()
     db.close()
 
 

@@ -3,14 +3,15 @@
 Each event is also a line of the log, once its transaction has committed: its message is the line's `event`, its payload
 are the line's fields. Where a process has no log (a test), there is only the row.
 
-A search reads a bounded stretch of the trail for each page, whatever it looks for: a page may be short, or empty, and
-still name where the next one begins. Only a page without a `next_cursor` is the last.
+A search reads a bounded stretch for each page, whatever it looks for: of the whole trail, or, through an index, of the
+timeline of one object or of what some did. A page may be short, or empty, and still name where the next one begins.
+Only a page without a `next_cursor` is the last.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Final
@@ -24,7 +25,11 @@ from fleet.telemetry import get_logger
 
 LIST_MAX = 1000
 SCANNED_MAX = 10_000
-"""So many rows of a timeline, or of the whole trail, are looked through for one page."""
+"""So many rows of a timeline, of what some did, or of the whole trail, are looked through for one page."""
+DOERS_MAX: Final = 50
+"""Of so many who did something each one's rows are found by the index; of more the whole trail is looked through."""
+BY_CHARACTERS: Final = 255
+LAST_CHARACTER: Final = "\U0010ffff"
 ORDER_SLACK_US: Final = 60_000_000
 """The order of times and that of numbers differ by less: clocks are set, and statements overtake each other."""
 ANY_ENDING: Final = "*"
@@ -49,8 +54,8 @@ TAKEN: Final = frozenset(
 _log = get_logger(__name__)
 
 INSERT = Sql("""
-    INSERT INTO events (object_type, object_id, at, level, message, payload)
-    VALUES (:object_type, :object_id, {now}, :level, :message, :payload)
+    INSERT INTO events (object_type, object_id, at, level, message, payload, done_by)
+    VALUES (:object_type, :object_id, {now}, :level, :message, :payload, :done_by)
 """)
 NEWEST = Sql("""
     SELECT id, object_type, object_id, at, level, message, payload FROM events
@@ -63,7 +68,12 @@ OLDEST = Sql("""
 NOW = Sql("SELECT {now} AS now")
 LAST_BEFORE = Sql("SELECT id FROM events WHERE at < :at ORDER BY at DESC, id DESC LIMIT 1")
 FIRST_AFTER = Sql("SELECT id FROM events WHERE at > :at ORDER BY at, id LIMIT 1")
+NEXT_DOER = Sql("""
+    SELECT done_by FROM events WHERE done_by > :after AND done_by < :end ORDER BY done_by LIMIT 1
+""")
+OF_ALL: Final = ""
 OF_OBJECT: Final = " AND object_type = :object_type AND object_id = :object_id"
+OF_DOER: Final = " AND done_by = :doer"
 CONDITIONS: Final[Mapping[str, str]] = {
     "object_type": " AND object_type = :object_type",
     "object_id": " AND object_id = :object_id",
@@ -72,11 +82,16 @@ CONDITIONS: Final[Mapping[str, str]] = {
     "beginning": " AND SUBSTR(message, 1, :length) = :beginning",
     "since": " AND at >= :since",
     "until": " AND at <= :until",
-    "has_by": " AND {by} IS NOT NULL",
-    "by": " AND {by} = :by",
-    "by_beginning": " AND SUBSTR({by}, 1, :by_length) = :by_beginning",
+    "has_by": " AND done_by IS NOT NULL",
+    "by": " AND done_by = :by",
+    "by_beginning": " AND SUBSTR(done_by, 1, :by_length) = :by_beginning",
 }
-_BY: Final = {"mysql_by": "JSON_VALUE(payload, '$.by')", "sqlite_by": "json_extract(payload, '$.by')"}
+_SAID_BY: Final[Mapping[str, frozenset[str]]] = {
+    OF_ALL: frozenset(),
+    OF_OBJECT: frozenset({"object_type", "object_id"}),
+    OF_DOER: frozenset({"has_by", "by", "by_beginning"}),
+}
+"""Which conditions hold of every row of a stretch already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +191,7 @@ def record(
 ) -> None:
     """Write an event in the caller's transaction. `object_type` is instance, node, namespace, claim or cluster.
 
-    `by`: who did it, where somebody did; it stands in the payload.
+    `by`: who did it, where somebody did; it stands in the payload, and trails are searched by it.
     """
     told = {**payload, "by": by} if by else dict(payload)
     INSERT.into(
@@ -186,6 +201,7 @@ def record(
         level=level,
         message=message,
         payload=json.dumps(told, separators=(",", ":")),
+        done_by=by[:BY_CHARACTERS] or None,
     )
     conn = target.connection if isinstance(target, Batch) else target
     after_commit(conn, partial(tell, object_type, object_id, message, told, level))
@@ -239,32 +255,61 @@ def search(
         low, high = _ends(conn, window)
         if cursor is not None:
             low, high = (low, min(high, cursor - 1)) if newest_first else (max(low, cursor + 1), high)
-        given = {
-            "object_type": wanted.object_type,
-            "object_id": wanted.object_id,
-            "level": wanted.level,
-            "message": "" if wanted.message.endswith(ANY_ENDING) else wanted.message,
-            "beginning": wanted.beginning,
-            "since": window.since_us,
-            "until": window.until_us,
-            "has_by": wanted.has_by or wanted.by == ANY_ENDING,
-            "by": "" if wanted.by.endswith((ANY_ENDING, ANY_KEY)) else wanted.by,
-            "by_beginning": wanted.by_beginning,
-        }
-        used = tuple(name for name, value in given.items() if value not in {None, "", False})
-        lengths = {"length": len(wanted.beginning), "by_length": len(wanted.by_beginning)}
-        binds = {**{name: given[name] for name in used}, **lengths, "limit": limit + 1}
-        of_object = {"object_type", "object_id"} <= set(used)
-        # Where every row is meant, a page is full before it has looked through many.
-        edge = None
-        if set(used) - ({"object_type", "object_id"} if of_object else set()):
-            edge = _edge(of_object, newest_first).run(conn, binds, low=low, high=high, scanned=SCANNED_MAX).scalar()
+        binds = _binds(wanted, window)
+        stretch, parts = _stretch(conn, wanted)
+        asked = tuple(name for name in CONDITIONS if name in binds and name not in _SAID_BY[stretch])
+        binds |= {"length": len(wanted.beginning), "by_length": len(wanted.by_beginning), "limit": limit + 1}
+        # Where every row of a stretch is meant, a page is full before it has looked through many.
+        edge = _edge(conn, stretch, parts, binds, (low, high), newest_first=newest_first) if asked else None
         if edge is not None:
-            low, high = (int(edge), high) if newest_first else (low, int(edge))
-        found = [_view(row) for row in _matching(used, newest_first).run(conn, binds, low=low, high=high)]
-    if len(found) > limit:
-        return EventPage(found[:limit], found[limit - 1].event_id)
-    return EventPage(found, None if edge is None else int(edge))
+            low, high = (edge, high) if newest_first else (low, edge)
+        matching = _matching(stretch, asked, newest_first)
+        rows = [row for part in parts for row in matching.run(conn, binds, **part, low=low, high=high)]
+    found = sorted(map(_view, rows), key=lambda event: event.event_id, reverse=newest_first)
+    return EventPage(found[:limit], found[limit - 1].event_id if len(found) > limit else edge)
+
+
+def _binds(wanted: Filter, window: Window) -> dict[str, Any]:
+    """Return what a filter asks for, by the names of the conditions."""
+    given = {
+        "object_type": wanted.object_type,
+        "object_id": wanted.object_id,
+        "level": wanted.level,
+        "message": "" if wanted.message.endswith(ANY_ENDING) else wanted.message,
+        "beginning": wanted.beginning,
+        "since": window.since_us,
+        "until": window.until_us,
+        "has_by": wanted.has_by or wanted.by == ANY_ENDING,
+        "by": "" if wanted.by.endswith((ANY_ENDING, ANY_KEY)) else wanted.by,
+        "by_beginning": wanted.by_beginning,
+    }
+    return {name: value for name, value in given.items() if value not in {None, "", False}}
+
+
+def _stretch(conn: Connection, wanted: Filter) -> tuple[str, Sequence[Mapping[str, str]]]:
+    """Return which rows are looked through, found by an index where one helps, and the binds of each part of them."""
+    if wanted.object_type and wanted.object_id:
+        return OF_OBJECT, [{}]
+    if not (wanted.by or wanted.has_by):
+        return OF_ALL, [{}]
+    doers = _doers(conn, wanted)
+    return (OF_ALL, [{}]) if len(doers) > DOERS_MAX else (OF_DOER, [{"doer": doer} for doer in doers])
+
+
+def _doers(conn: Connection, wanted: Filter) -> list[str]:
+    """Return who is meant; of those with a common beginning one more than `DOERS_MAX` at most, each a look-up."""
+    if wanted.by and not wanted.by.endswith((ANY_ENDING, ANY_KEY)):
+        return [wanted.by[:BY_CHARACTERS]]
+    beginning = wanted.by_beginning
+    doers = [beginning] if beginning else []
+    last = beginning
+    while len(doers) <= DOERS_MAX:
+        found = NEXT_DOER.run(conn, after=last, end=beginning + LAST_CHARACTER).scalar()
+        if found is None:
+            break
+        last = str(found)
+        doers.append(last)
+    return doers
 
 
 def _ends(conn: Connection, window: Window) -> tuple[int, int]:
@@ -277,23 +322,37 @@ def _ends(conn: Connection, window: Window) -> tuple[int, int]:
     return (0 if before is None else int(before)), (2**62 if after is None else int(after))
 
 
+def _edge(
+    conn: Connection,
+    stretch: str,
+    parts: Sequence[Mapping[str, str]],
+    binds: Mapping[str, Any],
+    ends: tuple[int, int],
+    *,
+    newest_first: bool,
+) -> int | None:
+    """Return the row at which a page stops looking, if there are so many: the parts together are bounded."""
+    statement, scanned = _edge_of(stretch, newest_first), SCANNED_MAX // max(len(parts), 1)
+    found = [statement.run(conn, binds, **part, low=ends[0], high=ends[1], scanned=scanned).scalar() for part in parts]
+    edges = [int(edge) for edge in found if edge is not None]
+    return (max if newest_first else min)(edges, default=None)
+
+
 @lru_cache
-def _edge(of_object: bool, newest_first: bool) -> Sql:  # noqa: FBT001  # keys of a cache
-    """Return the statement that finds the row at which a page stops looking, if there are so many."""
-    where = OF_OBJECT if of_object else ""
+def _edge_of(stretch: str, newest_first: bool) -> Sql:  # noqa: FBT001  # keys of a cache
+    """Return the statement that finds the row so many rows on."""
     order = "DESC" if newest_first else ""
     return Sql(
-        f"SELECT id FROM events WHERE id >= :low AND id <= :high{where} ORDER BY id {order} LIMIT 1 OFFSET :scanned"
+        f"SELECT id FROM events WHERE id >= :low AND id <= :high{stretch} ORDER BY id {order} LIMIT 1 OFFSET :scanned"
     )
 
 
 @lru_cache
-def _matching(used: tuple[str, ...], newest_first: bool) -> Sql:  # noqa: FBT001  # keys of a cache
+def _matching(stretch: str, asked: tuple[str, ...], newest_first: bool) -> Sql:  # noqa: FBT001  # keys of a cache
     """Return the statement that finds what is meant within a stretch of rows."""
-    where = "".join(CONDITIONS[name] for name in used)
+    where = stretch + "".join(CONDITIONS[name] for name in asked)
     order = "DESC" if newest_first else ""
     return Sql(
         "SELECT id, object_type, object_id, at, level, message, payload FROM events "
-        f"WHERE id >= :low AND id <= :high{where} ORDER BY id {order} LIMIT :limit",
-        **_BY,
+        f"WHERE id >= :low AND id <= :high{where} ORDER BY id {order} LIMIT :limit"
     )

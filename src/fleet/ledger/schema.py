@@ -345,7 +345,10 @@ events = Table(
     Column("level", String(8), nullable=False, server_default="info"),
     Column("message", String(255), nullable=False),
     Column("payload", JSON, nullable=False),
+    # Who did it, as the payload's `by` says; NULL: nobody, it happened.
+    Column("done_by", String(255), nullable=True),
     Index(None, "object_type", "object_id", "id"),
+    Index(None, "done_by", "id"),
     **TABLE_OPTIONS,
 )
 
