@@ -183,7 +183,8 @@ class GpuService:
     def call(self, method: str, path: str, body: Any = None, *, key: str = "") -> Answer:
         uuid = path.rpartition("/")[2]
         if method == "GET":
-            return Answer(200, {"uuid": uuid, "state": "running", "gpu_uuids": self.held.get(uuid, [])}, 0.001)
+            told = {"uuid": uuid, "node": "t", "state": "running", "gpu_uuids": self.held.get(uuid, [])}
+            return Answer(200, told, 0.001)
         if method == "DELETE":
             self.free["T4"] += self.held.pop(uuid, [])
             return Answer(202, {}, 0.001)
@@ -250,3 +251,56 @@ def test_a_card_that_is_handed_out_twice_is_found_while_both_hold_it() -> None:
     drive(GpuService(again=1), gpu_tasks((), (), (), gone=50), clients=1, cards=cards)
 
     assert cards.faults == ["GPU GPU-t-0 is bound twice: to instance t0 and to instance t2"]
+
+
+class Told:
+    """What the service says of each instance, where it is and what it holds."""
+
+    def __init__(self, **instances: Any) -> None:
+        self.instances = instances
+
+    def call(self, _method: str, path: str) -> Answer:
+        told = self.instances.get(path.rpartition("/")[2])
+        if told is None:
+            return Answer(404, {"code": "not_found"}, 0.001)
+        return Answer(200, {"node": told[0], "state": told[1], "gpu_uuids": list(told[2])}, 0.001)
+
+
+@pytest.mark.parametrize(
+    ("first", "fault"),
+    [
+        (("t", "running", ("GPU-t-0",)), "GPU GPU-t-0 is bound twice: to instance a and to instance b"),
+        (("t", "running", ()), "GPU GPU-t-0 is bound twice: to instance a and to instance b"),
+        (None, "GPU GPU-t-0 is bound twice: to instance a and to instance b"),
+        (("p", "running", ("GPU-p-0",)), ""),  # moved
+        (("elsewhere", "running", ("GPU-9",)), ""),  # moved off the trace's nodes
+        (("t", "error", ()), ""),  # lost, and told as that
+    ],
+)
+def test_whoever_held_a_card_before_must_have_left_it(first: Any, fault: str) -> None:
+    cards, told = Cards([T4, P100]), Told(a=("t", "running", ("GPU-t-0",)), b=("t", "running", ("GPU-t-0",)))
+    caller: Any = told
+
+    cards.look(caller, "a", 1)
+    told.instances["a"] = first
+    cards.look(caller, "b", 1)
+
+    assert cards.faults == ([fault] if fault else [])
+
+
+@pytest.mark.parametrize(
+    ("asked", "told", "fault"),
+    [
+        (2, ("t", "running", ("GPU-t-0",)), "instance a asked for 2 GPUs and holds GPU-t-0"),
+        (1, None, "instance a asked for 1 GPUs, and which it holds cannot be read"),
+        (2, ("elsewhere", "running", ()), ""),  # a node beside the trace's may only count its cards
+        (0, None, ""),
+    ],
+)
+def test_an_instance_holds_as_many_cards_as_it_asked_for(asked: int, told: Any, fault: str) -> None:
+    cards = Cards([T4])
+    caller: Any = Told(a=told)
+
+    cards.look(caller, "a", asked)
+
+    assert cards.faults == ([fault] if fault else [])

@@ -134,7 +134,7 @@ def a_node(*holders: str | None, used: int | None = None) -> dict[str, Any]:
 
 
 def holding(**cards: list[str]) -> dict[str, dict[str, Any]]:
-    return {uuid: {"gpu_uuids": held} for uuid, held in cards.items()}
+    return {uuid: {"node": "n1", "state": "running", "gpu_uuids": held} for uuid, held in cards.items()}
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,14 @@ def holding(**cards: list[str]) -> dict[str, dict[str, Any]]:
         (a_node("a", None), holding(a=["GPU-0"]), {"a": 1}, []),
         (a_node("a"), holding(a=["GPU-0"], b=["GPU-0"]), {"a": 1, "b": 1}, ["GPU GPU-0 is bound twice"]),
         (a_node("a", used=2), holding(a=["GPU-0"]), {"a": 1}, ["n1 is oversold: 2 GPUs bound of 1"]),
-        (a_node("a"), holding(a=["GPU-9"]), {"a": 1}, ["GPU GPU-0 is bound to instance a, which holds others"]),
+        (
+            a_node("a"),
+            holding(a=["GPU-9"]),
+            {"a": 1},
+            ["GPU GPU-9 of instance a is told by no node", "GPU GPU-0 is bound to instance a, which holds others"],
+        ),
+        (a_node("a"), {"b": {"node": "elsewhere", "state": "running", "gpu_uuids": ["GPU-0"]}}, {"b": 3}, []),
+        (a_node(None), {"b": {"node": "n1", "state": "error", "gpu_uuids": []}}, {"b": 3}, []),
         (a_node("a"), holding(a=["GPU-0"]), {"a": 2}, ["instance a asked for 2 GPUs and holds 1"]),
         (a_node("stranger"), holding(a=[]), {"a": 0}, []),
     ],

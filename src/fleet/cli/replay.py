@@ -225,12 +225,17 @@ def _prove(caller: Caller, tally: Tally, cards: Cards, inputs: Inputs) -> dict[s
             tally.placed[event.index].uuid: event.task.gpus for event in inputs.events if event.index in tally.placed
         }
         standing_asked = {uuid: asked[uuid] for uuid in standing}
-        oversold += replay_cards.oversold(caller.pages("/nodes"), known, standing_asked)
+        oversold += replay_cards.oversold(_nodes_of(caller, inputs), known, standing_asked)
     return {
         "oversold": oversold,
         "lost": books.lost(known, standing=standing, gone=departed),
         "differences": books.differences(caller),
     }
+
+
+def _nodes_of(caller: Caller, inputs: Inputs) -> list[dict[str, Any]]:
+    ours = {node.name for node in inputs.nodes}
+    return [node for node in caller.pages("/nodes") if node["name"] in ours]
 
 
 def _prepare(caller: Caller, config: Mapping[str, str]) -> None:

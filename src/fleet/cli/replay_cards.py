@@ -36,18 +36,14 @@ class Cards:
     """Who holds which card. Every method may be called from any thread, each with a caller of its own."""
 
     def __init__(self, nodes: Sequence[TraceNode]) -> None:
-        """Remember which cards there are."""
-        self._there = frozenset(card["uuid"] for node in nodes for card in cards_of(node))
+        """Remember whose cards these books are about: what a running service has beside them is not the trace's."""
+        self._nodes = frozenset(node.name for node in nodes)
+        self.total = sum(node.gpus for node in nodes)
         self._holder: dict[str, str] = {}
         self._held: dict[str, tuple[str, ...]] = {}
         self._most = 0
         self._lock = threading.Lock()
         self.faults: list[str] = []
-
-    @property
-    def total(self) -> int:
-        """How many there are."""
-        return len(self._there)
 
     def most_held(self) -> int:
         """How many were held at most since this was asked before: they come and go between two looks."""
@@ -63,8 +59,10 @@ class Cards:
         if shown is None:
             self._fault(f"instance {instance} asked for {asked} GPUs, and which it holds cannot be read")
             return
+        if shown["node"] not in self._nodes:
+            return
         got = shown["gpu_uuids"]
-        if len(got) != asked or not self._there.issuperset(got):
+        if len(got) != asked:
             self._fault(f"instance {instance} asked for {asked} GPUs and holds {', '.join(got) or 'none'}")
             return
         with self._lock:
@@ -100,6 +98,9 @@ class Cards:
             if not asked or (shown is not None and shown["state"] == FAILED):
                 # Its delete was sent meanwhile, or it failed and is lost, which the report tells.
                 continue
+            if shown is not None and shown["node"] not in self._nodes:
+                self.let_go(other)
+                continue
             now = [] if shown is None else shown["gpu_uuids"]
             if card not in now and len(now) == asked:
                 # It was moved, and what it holds now is all that it asked for.
@@ -115,7 +116,13 @@ class Cards:
 def oversold(
     nodes: Sequence[Mapping[str, Any]], known: Mapping[str, Mapping[str, Any]], asked: Mapping[str, int]
 ) -> list[str]:
-    """Hold what the nodes say of their cards against what the instances say; `asked`: the GPUs of those that stand."""
+    """Hold what the nodes of a trace say of their cards against what the instances on them say.
+
+    `asked`: the GPUs of those instances that stand.
+    """
+    names = {node["name"] for node in nodes}
+    # One that failed has given back what it held, and is told as lost.
+    known = {uuid: one for uuid, one in known.items() if one["node"] in names and one["state"] != FAILED}
     holders = defaultdict(list)
     for uuid, instance in known.items():
         for card in instance["gpu_uuids"]:
@@ -127,6 +134,9 @@ def oversold(
     ]
     told = Counter(card["uuid"] for node in nodes for card in node["gpus"])
     found += [f"GPU {card} is told by {count} nodes" for card, count in told.items() if count > 1]
+    found += [
+        f"GPU {card} of instance {who[0]} is told by no node" for card, who in holders.items() if card not in told
+    ]
     for node in nodes:
         if node["gpu_count_used"] > node["gpu_count"]:
             found.append(f"{node['name']} is oversold: {node['gpu_count_used']} GPUs bound of {node['gpu_count']}")
