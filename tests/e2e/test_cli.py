@@ -123,6 +123,8 @@ def test_nodes_are_registered_changed_cordoned_and_removed(fleet: Callable[..., 
     labelled = fleet("node", "update", name, "--label", "disk=ssd", "--label", "rack=b", "--json").json
     unlabelled = fleet("node", "update", name, "--unset-label", "rack", "--json").json
     both = fleet("node", "update", name, "--unset-label", "disk", "--label", "disk=nvme")
+    absent = fleet("node", "update", name, "--unset-label", "nope", "--unset-label", "disk", "--label", "zone=z")
+    unzoned = fleet("node", "update", name, "--unset-label", "zone", "--label", "disk=ssd")
     told = fleet("node", "update", name, "--region", "north").out
     cordoned = fleet("node", "cordon", name, "--json").json
     uncordoned = fleet("node", "uncordon", name, "--json").json
@@ -132,6 +134,9 @@ def test_nodes_are_registered_changed_cordoned_and_removed(fleet: Callable[..., 
 
     assert (registered["state"], registered["labels"]) == ("created", {"rack": "a"})
     assert (updated["max_instances"], updated["labels"]) == (3, {"rack": "a"})
+    assert absent.code == 0
+    assert absent.out.endswith("it had no label nope to take away; its labels were: disk\n")
+    assert "it had no label" not in unzoned.out
     assert labelled["labels"] == {"disk": "ssd", "rack": "b"}
     assert (unlabelled["labels"], unlabelled["max_instances"]) == ({"disk": "ssd"}, 3)
     assert (both.code, "both name disk" in both.err) == (2, True)

@@ -129,7 +129,12 @@ def update(
         typed["label_changes"] = _label_changes(label or [], unset_label or [])
     if not typed:
         raise Misused("nothing is given to change", f"what can be: fleet node update {name} --help")
+    # A label that was not there is not there afterwards either: a misspelled one would look like one taken away.
+    before = shell.get(path)["labels"] if unset_label and shell.output.is_human else {}
     _show(shell, shell.call("PUT", path, typed), left_out=MEASURED)
+    if unset_label and (absent := sorted(set(unset_label) - before.keys())):
+        there = ", ".join(sorted(before)) or "none"
+        shell.output.say(f"it had no label {', '.join(absent)} to take away; its labels were: {there}")
 
 
 @app.command()
