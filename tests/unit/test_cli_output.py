@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
 from fleet.cli import app, output
 from fleet.cli.commands import audit, resources
@@ -72,6 +75,26 @@ def test_a_narrow_terminal_gets_a_paragraph_an_item_and_loses_nothing(printed: A
     assert " ".join(" ".join(lines).split()) == (
         f"{UUID} node sim-01 created_at 2026-11-30T00:00:01Z summary 0 of 12 nodes fit"
     )
+
+
+def test_what_looks_like_a_style_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("[bold]head[/]")
+    table.add_row("[red]cell[/]")
+
+    output.console().print("[bold]line[/]")
+    output.console().print(table)
+
+    told = capsys.readouterr().out
+    for text in ("[bold]line[/]", "[bold]head[/]", "[red]cell[/]"):
+        assert text in told
+
+
+def test_no_text_of_the_command_line_is_marked_up_for_a_console_that_prints_it_as_it_is() -> None:
+    marked = re.compile(r"\[/\]|\[/?(?:bold|dim|red|green|yellow|italic)\b")
+    sources = sorted(Path(app.__file__).parent.rglob("*.py"))
+
+    assert len(sources) > 40
+    assert [str(path) for path in sources if marked.search(path.read_text())] == []
 
 
 def test_an_address_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:

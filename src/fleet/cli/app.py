@@ -124,7 +124,7 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
     except usage.WrongUsage as wrong:
         if usage.is_help(wrong):
-            console(error=True).print(str(wrong), markup=False)
+            console(error=True).print(str(wrong))
             return USAGE
         return _told(usage.in_words(wrong, line), as_json=as_json)
     except SystemExit as end:
@@ -195,9 +195,9 @@ def _tell(message: str, hint: str, document: Mapping[str, Any] | None) -> None:
         lines += broken(" " * len(head) + other, width)
     told = Text("\n".join(lines))
     told.stylize("bold red", 0, len(head.rstrip()))
-    err.print(told, soft_wrap=True)
+    err.print(told)
     for line in broken(" " * len(head) + hint, width) if hint else ():
-        err.print(line, style="dim", markup=False, soft_wrap=True)
+        err.print(line, style="dim")
 
 
 def _advice(document: Mapping[str, Any]) -> str:

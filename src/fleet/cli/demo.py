@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fleet.cli import books
 from fleet.cli.caller import Answer, Caller, Session
@@ -161,7 +162,8 @@ def _explain_placement(caller: Caller, burst: Burst, console: Console) -> None:
         # Under a burst the first choice is often gone by the time of the claim; a plain case is easier to read.
         if decision["record"]["ranked"][0] == answer["node"]:
             break
-    console.print(f"\n[bold]One placement[/]: instance {answer['uuid']} went to [green]{answer['node']}[/]")
+    where = f": instance {answer['uuid']} went to "
+    console.print(Text.assemble("\n", ("One placement", "bold"), where, (answer["node"], "green")))
     tell(console, f"  {decision['summary']}")
     show_dropped(decision["record"], console)
 
@@ -170,7 +172,7 @@ def _explain_refusal(caller: Caller, burst: Burst, console: Console) -> bool:
     if not burst.refused:
         return False
     ask, refusal = burst.refused[-1]
-    console.print(f"\n[bold]One refusal[/]: HTTP 507 {refusal['code']}")
+    console.print(Text.assemble("\n", ("One refusal", "bold"), f": HTTP 507 {refusal['code']}"))
     tell(console, f"  {refusal['detail']}", "yellow")
     decision = caller.must("POST", "/placements/explain", ask)
     again = "the same" if decision["summary"] == refusal["detail"] else decision["summary"]
@@ -232,7 +234,7 @@ def _summary(
         cells = [_bar(node, name, unit, wide) for name, unit in (("cpus", 1), ("memory_mb", 1024), ("disk_gb", 1))]
         note = "" if node.scheduling == "enabled" else f" ({node.scheduling})"
         table.add_row(node.name + note, str(placed_on[node.name]), *cells)
-    console.print(table)
+    console.print(table, soft_wrap=False)
     over = [fault for fault in faults if "oversold" in fault]
     missing = [fault for fault in faults if fault.startswith("instance ")]
     rate = (len(burst.placed) + len(burst.refused)) / burst.seconds if burst.seconds else 0.0

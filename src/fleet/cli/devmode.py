@@ -12,12 +12,12 @@ from shlex import quote
 from typing import Annotated, Final, NoReturn
 
 import typer
-from rich.console import Console
+from rich.text import Text
 
 from fleet.cli.caller import Unexpected, Unreachable
 from fleet.cli.control_plane import ControlPlane, Plan, default_state, free_port
 from fleet.cli.demo import SIMULATED, run_demo
-from fleet.cli.output import tell
+from fleet.cli.output import console, tell
 from fleet.cli.processes import StartFailed
 from fleet.cli.typed_values import Commands
 
@@ -40,7 +40,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="The control plane on this machine.",
 )
-console = Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else 110)
 
 
 class Stopped(Exception):
@@ -55,22 +54,23 @@ def demo(
     redis_url: Annotated[str, typer.Option(help="A real Redis in place of a private one")] = "",
 ) -> None:
     """Start everything, place a burst, explain, verify, stop."""
-    started = time.monotonic()
+    started, out = time.monotonic(), console()
     folder = state or default_state() / "demo"
     _catch_signals()
     good = False
     try:
         plan = _plan(folder, free_port(port), database_url, redis_url, reset=True)
-        console.print("[bold]Starting a control plane[/]: this machine as a node, and eleven simulated ones")
+        nodes = ": this machine as a node, and eleven simulated ones"
+        out.print(Text.assemble(("Starting a control plane", "bold"), nodes))
         with ControlPlane(plan, _tell) as plane:
-            good = run_demo(plane.session(), console)
+            good = run_demo(plane.session(), out)
     except Stopped:
         _fail("stopped", INTERRUPTED)
     except (StartFailed, Unexpected, Unreachable) as fault:
         _fail(str(fault), 1)
-    verdict = "[green]all well[/]" if good else "[red]something is wrong, see above[/]"
+    verdict = ("all well", "green") if good else ("something is wrong, see above", "red")
     logs = _short(folder.resolve() / "log")
-    console.print(f"{verdict}, {time.monotonic() - started:.0f} s in all; logs are in {logs}", soft_wrap=True)
+    out.print(Text.assemble(verdict, f", {time.monotonic() - started:.0f} s in all; logs are in {logs}"))
     raise typer.Exit(0 if good else 1)
 
 
@@ -93,7 +93,7 @@ def run(
                 time.sleep(WATCH_SECONDS)
                 plane.processes.check()
     except Stopped:
-        console.print("stopped")
+        console().print("stopped")
     except (StartFailed, Unexpected, Unreachable) as fault:
         _fail(str(fault), 1)
 
@@ -110,15 +110,16 @@ def _plan(folder: Path, port: int, database_url: str, redis_url: str, *, reset: 
 
 
 def _welcome(plane: ControlPlane) -> None:
+    out = console()
     variables = plane.state / "env.sh"
     variables.write_text(_variables(plane.url, plane.state))
-    console.print(f"\nThe web page:  [bold]{plane.url}/[/]", soft_wrap=True)
-    tell(console, f"               (namespace system; the admin's key is in {_short(plane.state / 'admin.key')})")
-    console.print("To try, in another terminal:")
+    out.print(Text.assemble("\nThe web page:  ", (f"{plane.url}/", "bold")))
+    tell(out, f"               (namespace system; the admin's key is in {_short(plane.state / 'admin.key')})")
+    out.print("To try, in another terminal:")
     # Commands are not broken: they are copied.
     for words in (f". {quote(_short(variables))}", *COMMANDS_TO_TRY):
-        console.print(f"  {words}", soft_wrap=True)
-    console.print("Ctrl-C stops everything; what was placed is kept.\n")
+        out.print(f"  {words}")
+    out.print("Ctrl-C stops everything; what was placed is kept.\n")
 
 
 def _variables(url: str, state: Path) -> str:
@@ -134,7 +135,7 @@ def _short(path: Path) -> str:
 
 
 def _tell(text: str) -> None:
-    tell(console, f"  {text}")
+    tell(console(), f"  {text}")
 
 
 def _catch_signals() -> None:
@@ -153,7 +154,7 @@ def _stop(_number: int, _frame: object) -> None:
 
 
 def _fail(text: str, code: int) -> NoReturn:
-    tell(console, f"./dev: {text}", "red")
+    tell(console(), f"./dev: {text}", "red")
     raise typer.Exit(code)
 
 

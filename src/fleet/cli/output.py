@@ -42,10 +42,10 @@ def terminal_width(stream: TextIO) -> int | None:
 
 
 def console(*, error: bool = False) -> Console:
-    """A console that leaves lines as they are. `:b:` within an address is no picture."""
+    """A console that leaves lines as they are: `:b:` within an address is no picture, `[b]` within a name no style."""
     stream = sys.stderr if error else sys.stdout
     width = None if stream.isatty() else PIPE_WIDTH
-    return Console(file=stream, highlight=False, emoji=False, soft_wrap=True, width=width)
+    return Console(file=stream, highlight=False, emoji=False, markup=False, soft_wrap=True, width=width)
 
 
 def tell(to: Console, text: str, style: str = "", *, hang: int = HANG) -> None:

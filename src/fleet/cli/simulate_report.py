@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fleet.cli.output import tell
 from fleet.simulation.compare import Cell, compare
@@ -183,15 +184,15 @@ def rows_of(cells: Mapping[str, Mapping[str, Cell]]) -> Iterator[tuple[str, str,
 UNITS: Final = {"cpus": "CPUs", "memory_mb": "memory", "disk_gb": "disk", "gpus": "GPUs"}
 
 
-def _cell_text(cell: Cell, digits: int, *, narrow: bool) -> str:
+def _cell_text(cell: Cell, digits: int, *, narrow: bool) -> Text:
     mean = _number(cell.mean, digits)
     if narrow:
-        return mean + ("" if not cell.proven else "+" if (cell.difference or 0) > 0 else "-")
+        return Text(mean + ("" if not cell.proven else "+" if (cell.difference or 0) > 0 else "-"))
     if cell.difference is None:
-        return mean
+        return Text(mean)
     width = "" if cell.half_width is None else f" ± {_number(cell.half_width, digits)}"
     text = f"{cell.difference:+,.{digits}f}{width}"
-    return f"{mean}\n[bold]{text}[/]" if cell.proven else f"{mean}\n[dim]{text}[/]"
+    return Text.assemble(mean, "\n", (text, "bold" if cell.proven else "dim"))
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -48,4 +48,4 @@ def check(ctx: typer.Context, file: File = None) -> None:
 def _warn(warnings: tuple[object, ...]) -> None:
     err = console(error=True)
     for warning in warnings:
-        err.print(f"warning: {warning}", markup=False, style="yellow")
+        err.print(f"warning: {warning}", style="yellow")
