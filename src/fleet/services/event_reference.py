@@ -58,6 +58,8 @@ KNOWN: Final[Sequence[Message]] = (
             *("namespace", "forced_candidates", "metrics_age_seconds"),
         ),
         TOLD,
+        note="`metrics_age_seconds` is the age of the oldest sample that counted, not that of a copy of the samples; "
+        "`disk_spec` is one disk of the size asked for",
     ),
     Message("schedule forced candidates", "instance", ("candidates",), TOLD),
     Message("schedule initial candidates", "instance", ("candidates",), TOLD),
@@ -79,7 +81,12 @@ KNOWN: Final[Sequence[Message]] = (
     ),
     Message("schedule at stage <stage>", "instance, node", ("candidates", "dropped"), TOLD),
     Message(
-        "schedule has no candidates at stage <stage>, aborting", "instance", ("candidates", "dropped"), TOLD, "warning"
+        "schedule has no candidates at stage <stage>, aborting",
+        "instance",
+        ("candidates", "dropped"),
+        TOLD,
+        "warning",
+        "no stage is called `pre_schedule`: an empty list of destinations leaves nobody at `scheduling_state`",
     ),
     Message(
         "schedule have highest affinity",
@@ -94,7 +101,14 @@ KNOWN: Final[Sequence[Message]] = (
         TOLD,
         "warning",
     ),
-    Message("schedule have lowest cpu load", "instance", ("candidates", "lowest_load", "load_detail"), TOLD),
+    Message(
+        "schedule have lowest cpu load",
+        "instance",
+        ("candidates", "lowest_load", "load_detail"),
+        TOLD,
+        note="of strategy `load-aware`, another's is `schedule ordered by strategy <name>`; `lowest_load` is the band "
+        "that comes first (a `bucket`, a quarter wide), `candidates` are the nodes in it",
+    ),
     Message("schedule final candidates", "instance, node", ("candidates", "weights"), TOLD),
     Message("instance placement denied", "instance, node", (*DENIAL, "enforce"), TOLD),
     Message("schedule candidate refused by capacity guard", "instance, node", (*DENIAL, "enforce_demand"), TOLD),
@@ -135,7 +149,8 @@ KNOWN: Final[Sequence[Message]] = (
         ("node", "released", "counter", "missing"),
         ROW,
         "warning",
-        "a move credits its source in its own transaction, so there is no `previous_node`: `counter` names whose it is",
+        "a move credits its source in its own transaction, so there is no `previous_node`: `counter` names whose it is"
+        "; `released` is the instance, `missing` how much less the counter held",
     ),
     Message("placement recorded despite exceeding capacity guard", "instance, node", DENIAL, ROW, "error"),
     Message(
@@ -209,11 +224,17 @@ FIGURES: Final[Sequence[Figures]] = (
             ("instance_memory_mb", "memory_max_mb", "overcommit_ratio"),
             ("committed_memory_mb", "requested_memory_mb", "limit_memory_mb"),
         ),
+        "all of them together, whichever was short: `reason` says which; `instance_memory_mb` is what the node's "
+        "domains had, without this one",
     ),
     Figures("sufficient_free_disk", (("requested_disk_gb", "disk_free_gb", "minimum_free_disk_gb"),)),
     Figures("queue_state", (("node_queue_waiting", "unreasonable_threshold"),)),
     Figures("sufficient_idle_disk", (("busy_time_delta_per_second", "busy_time_threshold"),)),
-    Figures("affinity_constraints", (("require_with_tag",), ("require_without_tag",))),
+    Figures(
+        "affinity_constraints",
+        (("require_with_tag",), ("require_without_tag",)),
+        "the tags that were `missing` and those that were `present`, both where both were wrong",
+    ),
     Figures("affinity_detail", (("score", "instance_count", "considered"),)),
     Figures(
         "considered",
