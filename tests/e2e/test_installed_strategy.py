@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fleet.placement.example import a_document, a_node, a_request
+from tests.documents import a_document, a_node, a_request
 
 pytestmark = pytest.mark.slow
 

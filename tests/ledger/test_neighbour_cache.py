@@ -11,12 +11,12 @@ from fleet.ledger import namespaces
 from fleet.ledger import neighbours as rows
 from fleet.ledger.database import Database
 from fleet.model.request import PlacementRequest
-from fleet.placement.example import a_node
 from fleet.placement.stages.affinity import VALUE_SHOWN_MAX
 from fleet.services import neighbours
 from fleet.services.context import Context
 from fleet.services.neighbours import NeighbourCache
 from fleet.services.snapshots import RELOAD_SECONDS
+from tests.documents import a_node
 from tests.ledger import fleet_of, past, placing
 from tests.ledger.ruling import apart
 from tests.unit.placement.asking import snapshot_of

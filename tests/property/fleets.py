@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from fleet.model.request import Placement, PlacementRequest, Reason, parse_placement_request
-from fleet.placement.example import a_document, a_node
+from tests.documents import a_document, a_node
 
 # Derandomised: the same tree always runs the same examples; a failure here is a failure everywhere.
 LAWS = settings(

@@ -12,11 +12,11 @@ from fleet.model.decision import Decision
 from fleet.model.node import CapacityRow, NodeRecord
 from fleet.model.request import PlacementRequest, Reason
 from fleet.model.resources import Amounts, Limits
-from fleet.placement.example import a_node
 from fleet.placement.gpus import inventory_of
 from fleet.placement.pipeline import decide
 from fleet.placement.record import decode, decode_decision, encode_base, encode_changes, encode_decision
 from fleet.placement.snapshot import Snapshot
+from tests.documents import a_node
 from tests.property.fleets import (
     CAPACITY,
     CREATE,

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from fleet.model.request import PlacementRequest, parse_placement_request
 from fleet.placement.ask import Ask
 from fleet.placement.columns import UNKNOWN, UNLIMITED
-from fleet.placement.example import a_document, a_node
 from fleet.placement.frame import Frame
 from fleet.placement.pipeline import decide
 from fleet.placement.snapshot import Snapshot
 from fleet.placement.stage import NamedStrategy, Ordering, own_strategies
+from tests.documents import a_document, a_node
 from tests.property.fleets import LAWS, SEEDS, documents, orders, requests, shuffled
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "strategy-by-rack" / "strategy_by_rack.py"

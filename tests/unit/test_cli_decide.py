@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fleet.cli import app
-from fleet.placement.example import a_document, a_node, a_request
+from tests.documents import a_document, a_node, a_request
 
 
 @pytest.fixture

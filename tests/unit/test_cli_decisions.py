@@ -10,8 +10,8 @@ from fleet.cli.commands.asking import show_decision
 from fleet.cli.output import Form, Output
 from fleet.cli.session import Shell
 from fleet.placement.counterfactuals import remedies
-from fleet.placement.example import a_node
 from fleet.placement.pipeline import decide
+from tests.documents import a_node
 from tests.unit.placement.asking import request_of, snapshot_of
 
 STORAGE = {"resource": "metal_server", "operator": "has", "tags": {"type": "storage"}}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleet.placement.example import a_node
+from tests.documents import a_node
 from tests.unit.placement.asking import decision_on, reason_on, snapshot_of
 
 pytestmark = pytest.mark.vectors

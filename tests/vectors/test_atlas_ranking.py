@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fleet.model.decision import Decision
-from fleet.placement.example import a_node
+from tests.documents import a_node
 from tests.unit.placement.asking import decision_on
 
 pytestmark = pytest.mark.vectors

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from fleet.model import capacity
-from fleet.placement.example import a_node
 from fleet.placement.pipeline import decide
 from fleet.placement.snapshot import Snapshot
+from tests.documents import a_node
 from tests.unit.placement.asking import decision_on, reason_on, request_of, snapshot_of
 
 pytestmark = pytest.mark.vectors

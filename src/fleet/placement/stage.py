@@ -52,7 +52,7 @@ Figures: TypeAlias = dict[str, Any]
 class Example:
     """One case that documents a stage and tests it. `reason` None: the node is kept.
 
-    `node` and `request` are what differs from `fleet.placement.example`'s quiet node and small request; `others` are
+    `node` and `request` are what differs from a quiet node and a small request (`tests/documents.py`); `others` are
     further nodes.
     """
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from fleet.model.decision import Decision
 from fleet.model.request import PlacementRequest, parse_placement_request
-from fleet.placement.example import a_document, a_request
 from fleet.placement.pipeline import decide
 from fleet.placement.snapshot import Snapshot
+from tests.documents import a_document, a_request
 
 Form = Mapping[str, Any]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleet.placement.example import a_node
+from tests.documents import a_node
 
 
 def a_host(name: str, **changes: Any) -> dict[str, Any]:

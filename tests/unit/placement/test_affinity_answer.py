@@ -10,8 +10,8 @@ import pytest
 
 from fleet.placement.affinity_answer import AffinityFacts, Verdict, affinity_facts, recorded_facts
 from fleet.placement.affinity_words import affinity_sentences, asked_sentences, recorded_sentences
-from fleet.placement.example import a_node
 from fleet.placement.record import decode_decision, encode_decision
+from tests.documents import a_node
 from tests.unit.placement.asking import decision_on, request_of
 
 WEB: Mapping[str, Any] = {"affinity": {"prefer_with_tag": ["role=web"]}}

@@ -11,8 +11,8 @@ import pytest
 from fleet.model.decision import Decision
 from fleet.placement import audit
 from fleet.placement.audit import AuditEvent, schedule_events
-from fleet.placement.example import a_node
 from fleet.placement.record import decode_decision, encode_decision
+from tests.documents import a_node
 from tests.unit.placement.asking import decision_on
 
 INPUTS = {

@@ -15,10 +15,10 @@ from fleet.model.labels import LABELS_MAX
 from fleet.model.request import parse_placement_request
 from fleet.placement import counterfactuals
 from fleet.placement.counterfactuals import DECISIONS_MAX, remedies
-from fleet.placement.example import a_node
 from fleet.placement.pipeline import decide, decide_on
 from fleet.placement.snapshot import Snapshot
 from tests.benchmarks.deciding import NOW_US, records
+from tests.documents import a_node
 from tests.unit.placement.asking import request_of, snapshot_of
 
 DB = {"tags": {"role": "db"}, "cpus": 1, "memory_mb": 1024, "disk_gb": 10}

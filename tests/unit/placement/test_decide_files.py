@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fleet.cli.decide import decide_files
-from fleet.placement.example import a_document, a_node, a_request
+from tests.documents import a_document, a_node, a_request
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 
 from fleet.model.errors import InvalidRequest
 from fleet.placement.columns import UNKNOWN, UNLIMITED
-from fleet.placement.example import a_document, a_node
 from fleet.placement.snapshot import Snapshot
+from tests.documents import a_document, a_node
 from tests.unit.placement.asking import decision_on, reason_on, snapshot_of
 
 BARE = ("capacity",)

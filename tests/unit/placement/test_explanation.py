@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from fleet.placement.example import a_node
 from fleet.placement.trail import Trail
+from tests.documents import a_node
 from tests.unit.placement.asking import decision_on
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from fleet.placement.example import a_node
 from fleet.placement.pipeline import decide
 from fleet.placement.strategies.load_aware import LAST_BAND
+from tests.documents import a_node
 from tests.unit.placement.asking import decision_on, request_of, snapshot_of
 
 

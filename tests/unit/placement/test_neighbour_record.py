@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from fleet.model.resources import Amounts
-from fleet.placement.example import a_node
 from fleet.placement.instances import InstanceRecord
 from fleet.placement.neighbour_record import NEIGHBOURS, UUID_BYTES, neighbour_bytes, read_neighbours
 from fleet.placement.neighbours import InstanceIndex
 from fleet.placement.pipeline import decide
 from fleet.placement.record import Writer
 from fleet.placement.snapshot import Snapshot
+from tests.documents import a_node
 from tests.unit.placement.asking import request_of, snapshot_of
 
 SLOT = Amounts(0, 0, 0, 1)

@@ -8,9 +8,9 @@ import pytest
 
 from fleet.model.errors import InvalidRequest, StrategyUnavailable
 from fleet.placement.ask import Ask
-from fleet.placement.example import a_node
 from fleet.placement.pipeline import decide, walk_stages
 from fleet.placement.stage import Example, NamedStage, Reason, Scorer, all_stages
+from tests.documents import a_node
 from tests.unit.placement.asking import decision_on, reason_on, request_of, snapshot_of
 
 ON_N1 = ({"uuid": "i1", "node": "n1", "cpus": 2, "memory_mb": 4096, "disk_gb": 20},)

@@ -7,7 +7,6 @@ import pytest
 
 from fleet.placement import record
 from fleet.placement.columns import COLUMN_MAX, LEDGER, UNKNOWN, UNLIMITED
-from fleet.placement.example import a_node
 from fleet.placement.pipeline import decide
 from fleet.placement.record import (
     decode,
@@ -19,6 +18,7 @@ from fleet.placement.record import (
     unpack,
 )
 from fleet.placement.snapshot import Snapshot
+from tests.documents import a_node
 from tests.unit.placement.asking import request_of, snapshot_of
 
 

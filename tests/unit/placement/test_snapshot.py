@@ -11,8 +11,8 @@ from fleet.model.gpu_inventory import NO_GPUS, GpuDevice, GpuInventory
 from fleet.model.node import CapacityRow, NodeRecord
 from fleet.model.resources import Amounts, Limits
 from fleet.placement.columns import UNKNOWN, UNLIMITED
-from fleet.placement.example import a_node
 from fleet.placement.snapshot import Snapshot
+from tests.documents import a_node
 
 NOW = 1_796_000_000_000_000
 

@@ -7,9 +7,9 @@ import pytest
 
 from fleet.model.errors import BrokenPromise
 from fleet.placement.ask import Ask
-from fleet.placement.example import a_node
 from fleet.placement.pipeline import walk_stages
 from fleet.placement.stage import Example, Filter, NamedStage, Reason, all_stages, own_strategies, read_stages
+from tests.documents import a_node
 from tests.unit.placement.asking import request_of, snapshot_of
 
 # The numbers and names of the pipeline as the product promises them.

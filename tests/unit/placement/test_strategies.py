@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from fleet.model.decision import Decision
 from fleet.model.errors import BrokenPromise
 from fleet.placement.ask import Ask
-from fleet.placement.example import a_node
 from fleet.placement.frame import Frame
 from fleet.placement.stage import (
     Figures,
@@ -24,6 +23,7 @@ from fleet.placement.stage import (
     read_strategies,
     strategy_named,
 )
+from tests.documents import a_node
 from tests.unit.placement.asking import decision_on, request_of, snapshot_of
 
 # Full of nothing: 10,000 MiB and 1,000 GiB, all of them free, nothing reserved, no charge.

@@ -1,4 +1,4 @@
-"""The quiet node and the small request that examples and tests start from: plain documents, nothing hidden."""
+"""The quiet node and the small request that tests, and the examples of stages, start from: plain documents."""
 
 from __future__ import annotations
 
