@@ -138,7 +138,7 @@ def show(report: Report, console: Console) -> None:
     """The report for people. A narrow terminal gets the means, and a mark where a difference is proven."""
     narrow = console.is_terminal and console.width < TITLE_WIDTH + COLUMN_WIDTH * len(report.strategies)
     beside = max(1, (console.width - TITLE_WIDTH) // NARROW_COLUMN_WIDTH) if narrow else len(report.strategies)
-    title = f"{len(report.seeds)} seeds; {NARROW if narrow else METHOD}"
+    title = f"{len(report.seeds)} seed{'' if len(report.seeds) == 1 else 's'}; {NARROW if narrow else METHOD}"
     for start in range(0, len(report.strategies), beside):
         strategies = report.strategies[start : start + beside]
         table = Table(title=None if start else title, title_justify="left")
