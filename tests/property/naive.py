@@ -166,8 +166,9 @@ class Naive:
         weighed = {key: weight for key, weight in asked.items() if isinstance(weight, int)}
         liked = [*asked.get("prefer_with_tag", []), *(key for key, weight in weighed.items() if weight > 0)]
         shunned = [*asked.get("prefer_without_tag", []), *(key for key, weight in weighed.items() if weight < 0)]
+        # A tag that is named twice is one tag.
         return sum(
-            sum(_carries(one, entry) for entry in liked) - sum(_carries(one, entry) for entry in shunned)
+            sum(_carries(one, entry) for entry in set(liked)) - sum(_carries(one, entry) for entry in set(shunned))
             for one in there
         )
 
