@@ -422,8 +422,11 @@ def process_environment(served: Served, tmp_path: Path) -> dict[str, str]:
 def test_wait_follows_an_instance_until_it_runs(
     served: Served, process_environment: dict[str, str], tmp_path: Path, new_name: Names
 ) -> None:
-    name = new_name("waited")
-    words = ["instance", "create", name, "--cpus", "1", "--memory", "64", "--wait", "--wait-seconds", "120", "--json"]
+    name, home = new_name("waited"), new_name("waits")
+    # Nodes that others left behind may be of a kind that this worker does not serve.
+    served.node(home, labels={"waits": home})
+    words = ["instance", "create", name, "--cpus", "1", "--memory", "64", "--label", f"waits={home}"]
+    words += ["--wait", "--wait-seconds", "120", "--json"]
     with subprocess.Popen(
         [sys.executable, "-m", "fleet.cli.app", *words], stdout=subprocess.PIPE, env=process_environment, text=True
     ) as waiting:
