@@ -20,7 +20,6 @@ from tests.faults.soak import (
     Client,
     Soak,
     StartApi,
-    apis_of,
     assert_books_are_true,
     assert_only_honest_answers,
     wait_for,
@@ -51,12 +50,6 @@ def rig(tmp_path: Path, server: MariaDBServer, redis_url: str) -> Iterator[Rig]:
     made = Rig(tmp_path, server.url(server.create_database()), redis_url, node_count=3)
     yield made
     made.close()
-
-
-@pytest.fixture
-def start_api(rig: Rig) -> Iterator[StartApi]:
-    with apis_of(rig) as start:
-        yield start
 
 
 def start_daemons(rig: Rig) -> list[Any]:
