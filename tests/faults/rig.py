@@ -58,6 +58,7 @@ PAUSES = Sql("SELECT COUNT(*) FROM operations WHERE state = 'pending' AND next_a
 SHORT_LEASE = ("--lease-seconds", "1")
 """For a worker that is going to die: its work is free that soon afterwards."""
 OVER_SECONDS_MAX = 20
+WAKE_UP_SECONDS_MAX = 20
 PIN = Sql("UPDATE instances SET request = :request WHERE uuid = :uuid")
 CHARGES = Sql("SELECT node_id, settled_at FROM charges WHERE instance_uuid = :uuid")
 
@@ -122,7 +123,13 @@ class Rig:
         )
 
     def create(self, name: str = "i", **fields: Any) -> Created:
-        """Have an instance accepted."""
+        """Have an instance accepted, and its wake-up put or lost: it changes nothing in the queue any more."""
+        created = self.accept(name, **fields)
+        assert self.context.flush_wake_ups(WAKE_UP_SECONDS_MAX), "the wake-up is still on its way"
+        return created
+
+    def accept(self, name: str = "i", **fields: Any) -> Created:
+        """Have an instance accepted; its wake-up is on its way, as a caller of the API finds it."""
         request = InstanceRequest.model_validate({"name": name, "cpus": 1, "memory_mb": 512, "disk_gb": 1, **fields})
         created = create_instance(self.context, "system", request)
         assert isinstance(created, Created), created

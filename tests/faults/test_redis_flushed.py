@@ -57,7 +57,7 @@ def test_creates_are_accepted_while_redis_is_away_and_done_when_it_is_back(rig: 
     rig.start_worker()
     own_redis.kill()
     began = time.monotonic()
-    created = [rig.create(f"i{number}", memory_mb=64) for number in range(5)]
+    created = [rig.accept(f"i{number}", memory_mb=64) for number in range(5)]
     seconds = time.monotonic() - began
 
     assert seconds < ACCEPT_SECONDS_MAX
@@ -69,7 +69,7 @@ def test_creates_are_accepted_while_redis_is_away_and_done_when_it_is_back(rig: 
 def test_a_redis_that_hangs_holds_nobody_up_for_long(rig: Rig, own_redis: RedisServer) -> None:
     own_redis.pause()
     began = time.monotonic()
-    created = [rig.create(f"i{number}", memory_mb=64) for number in range(3)]
+    created = [rig.accept(f"i{number}", memory_mb=64) for number in range(3)]
     seconds = time.monotonic() - began
     own_redis.resume()
 
