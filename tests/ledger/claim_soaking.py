@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from sqlalchemy.engine import make_url
 
 from fleet.ledger import claim_grants, leases, moves
-from fleet.ledger.ask import Ask
+from fleet.ledger.ask import NodeAsk
 from fleet.ledger.claim_grants import ClaimRefused, Granted
 from fleet.ledger.database import Database, Sql
 from fleet.ledger.reconcile import reconcile
@@ -159,11 +159,11 @@ class Tenant:
             acts += [self.claim]
         self.draw.choice(acts)()
 
-    def ask(self, node_id: int, **more: Any) -> Ask:
+    def ask(self, node_id: int, **more: Any) -> NodeAsk:
         sizes = {"cpus": self.draw.randint(1, 4), "memory_mb": self.draw.choice((64, 128))}
         return fleet_of.ask(node_id, **{**sizes, "namespace": self.namespace, "claim_hard": self.hard, **more})
 
-    def tried(self, what: str, wanted: Ask, attempt: Attempt) -> bool:
+    def tried(self, what: str, wanted: NodeAsk, attempt: Attempt) -> bool:
         outcome = persist(lambda: racing.until_decided(self.db, lambda: None, attempt, wanted))
         over = isinstance(outcome, Admitted) and bool(outcome.over_claim)
         at = f" refused at {outcome.failing_stage.value}" if isinstance(outcome, Refused) else ""

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from fleet.ledger import admission, charges, growth, nodes, release, samples
 from fleet.ledger.admission import Rows
-from fleet.ledger.ask import Ask
+from fleet.ledger.ask import NodeAsk
 from fleet.ledger.cluster import now_us as cluster_now
 from fleet.ledger.database import Batch, Database, Sql
 from fleet.ledger.decisions import DecisionRow
@@ -126,7 +126,7 @@ def node(
     return node_id
 
 
-def ask(node_id: int, *, cpus: int = 1, memory_mb: int = 1, disk_gb: int = 0, **more: Any) -> Ask:
+def ask(node_id: int, *, cpus: int = 1, memory_mb: int = 1, disk_gb: int = 0, **more: Any) -> NodeAsk:
     """A try of one fresh instance; the demand clause is off unless `target_load` says otherwise."""
     defaults: dict[str, Any] = {
         "instance_uuid": str(uuid.uuid4()),
@@ -135,10 +135,10 @@ def ask(node_id: int, *, cpus: int = 1, memory_mb: int = 1, disk_gb: int = 0, **
         "target_load": Decimal(0),
         "sample_age_max_seconds": 120,
     }
-    return Ask(node_id=node_id, amounts=Amounts(cpus, memory_mb, disk_gb, 1), **{**defaults, **more})
+    return NodeAsk(node_id=node_id, amounts=Amounts(cpus, memory_mb, disk_gb, 1), **{**defaults, **more})
 
 
-def new_instance(target: Connection | Batch, wanted: Ask) -> None:
+def new_instance(target: Connection | Batch, wanted: NodeAsk) -> None:
     """The instance's row, as a create writes it in the admission's transaction."""
     sizes = wanted.amounts
     INSTANCE.into(
@@ -152,29 +152,29 @@ def new_instance(target: Connection | Batch, wanted: Ask) -> None:
     )
 
 
-def moved_instance(conn: Connection, wanted: Ask) -> None:
+def moved_instance(conn: Connection, wanted: NodeAsk) -> None:
     """What a redirect changes of the instance's row."""
     INSTANCE_MOVED.run(conn, uuid=wanted.instance_uuid, node_id=wanted.node_id)
 
 
-def admit(db: Database, wanted: Ask) -> AdmissionOutcome:
+def admit(db: Database, wanted: NodeAsk) -> AdmissionOutcome:
     """Admit as the product does: a create's new rows travel with the charge, a redirect changes rows that exist."""
     if wanted.charges_payer:
         return admission.admit(db, wanted, Rows(new=lambda batch: new_instance(batch, wanted)))
     return admission.admit(db, wanted, Rows(changed=lambda conn: moved_instance(conn, wanted)))
 
 
-def grow(db: Database, wanted: Ask, *, per_vcpu: Decimal = Decimal(0)) -> AdmissionOutcome:
+def grow(db: Database, wanted: NodeAsk, *, per_vcpu: Decimal = Decimal(0)) -> AdmissionOutcome:
     """Bring the charge of `wanted.instance_uuid` to `wanted.amounts` where it is, as a resize in place does."""
     return growth.grow(db, wanted, Rows(changed=lambda conn: resized_instance(conn, wanted)), per_vcpu=per_vcpu)
 
 
-def resized_instance(conn: Connection, wanted: Ask) -> None:
+def resized_instance(conn: Connection, wanted: NodeAsk) -> None:
     """What a resize changes of the instance's row."""
     INSTANCE_RESIZED.run(conn, wanted.amounts.as_dict(), uuid=wanted.instance_uuid)
 
 
-def admitted(db: Database, wanted: Ask) -> str:
+def admitted(db: Database, wanted: NodeAsk) -> str:
     """Admit, or fail the test; returns the instance's uuid."""
     outcome = admit(db, wanted)
     assert isinstance(outcome, Admitted), outcome

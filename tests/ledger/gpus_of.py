@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from fleet.ledger.ask import Ask
+from fleet.ledger.ask import NodeAsk
 from fleet.ledger.database import Database
 from fleet.model.gpu_inventory import GpuAsk
 from fleet.model.gpu_report import ReportedUnit, Unit
@@ -46,7 +46,7 @@ def node(
     return node_id
 
 
-def ask(node_id: int, gpus: int = 1, kind: str = "", profile: str = "", **more: Any) -> Ask:
+def ask(node_id: int, gpus: int = 1, kind: str = "", profile: str = "", **more: Any) -> NodeAsk:
     return fleet_of.ask(node_id, gpus=GpuAsk(gpus, kind, profile), **more)
 
 

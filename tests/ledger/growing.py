@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleet.ledger.ask import Ask
+from fleet.ledger.ask import NodeAsk
 from fleet.ledger.database import Database
 from fleet.model.admission import AdmissionOutcome, Refused, Stage
 from tests.ledger import fleet_of
@@ -17,7 +17,7 @@ def placed(db: Database, node_id: int, *, settled: bool = True, **how: Any) -> s
     return instance
 
 
-def to(node_id: int, instance: str, **how: Any) -> Ask:
+def to(node_id: int, instance: str, **how: Any) -> NodeAsk:
     return ask(node_id, instance_uuid=instance, **how)
 
 

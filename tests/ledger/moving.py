@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fleet.ledger import charges, moves
-from fleet.ledger.ask import Ask
+from fleet.ledger.ask import NodeAsk
 from fleet.ledger.database import Database
 from fleet.model.admission import AdmissionOutcome, Admitted
 from fleet.model.resources import Amounts
@@ -15,7 +15,7 @@ from tests.ledger.fleet_of import ask
 Three = tuple[int, int, int]
 
 
-def to(db: Database, node_id: int, instance: str, **how: Any) -> Ask:
+def to(db: Database, node_id: int, instance: str, **how: Any) -> NodeAsk:
     """The move of an instance, in the size asked for, from what its charge holds now."""
     return ask(node_id, instance_uuid=instance, held=held(db, instance), **how)
 
@@ -24,13 +24,13 @@ def held(db: Database, instance: str) -> Amounts:
     return next(charge.amounts for charge in charges.of_instance(db, instance) if charge.role == "primary")
 
 
-def begun(db: Database, wanted: Ask) -> Admitted:
+def begun(db: Database, wanted: NodeAsk) -> Admitted:
     outcome: AdmissionOutcome = moves.begin(db, wanted)
     assert isinstance(outcome, Admitted), outcome
     return outcome
 
 
-def settled(db: Database, wanted: Ask) -> bool:
+def settled(db: Database, wanted: NodeAsk) -> bool:
     """The instance arrived: its row says where it is, and its size."""
 
     def rows(conn: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
-from fleet.ledger.ask import Ask
+from fleet.ledger.ask import NodeAsk
 from fleet.ledger.database import Database, Sql
 from fleet.model.admission import AdmissionOutcome, Admitted, Refused, Stage
 from fleet.model.resources import DIMENSIONS, DimensionFigure
@@ -44,7 +44,7 @@ ADD = Sql("""
 """)
 
 
-def admit(db: Database, wanted: Ask, pause: Pause) -> AdmissionOutcome:
+def admit(db: Database, wanted: NodeAsk, pause: Pause) -> AdmissionOutcome:
     """Read, compare, pause, write."""
     with db.read() as conn:
         row = READ.run(conn, node_id=wanted.node_id).mappings().one()
@@ -74,7 +74,7 @@ def admit(db: Database, wanted: Ask, pause: Pause) -> AdmissionOutcome:
     return db.unit(write)
 
 
-def grow(db: Database, wanted: Ask, pause: Pause) -> AdmissionOutcome:
+def grow(db: Database, wanted: NodeAsk, pause: Pause) -> AdmissionOutcome:
     """Read, compare the increase, pause, write what was read plus the increase."""
     with db.read() as conn:
         row = READ.run(conn, node_id=wanted.node_id).mappings().one()
@@ -98,7 +98,7 @@ def grow(db: Database, wanted: Ask, pause: Pause) -> AdmissionOutcome:
     return db.unit(write)
 
 
-def move(db: Database, wanted: Ask, pause: Pause) -> AdmissionOutcome:
+def move(db: Database, wanted: NodeAsk, pause: Pause) -> AdmissionOutcome:
     """Destination first, then source: two moves in opposite directions hold what the other needs."""
     asked = wanted.amounts.as_dict()
     with db.engine.connect() as conn:

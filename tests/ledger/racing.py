@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection as Pipe
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from fleet.ledger.ask import Ask
+from fleet.ledger.ask import NodeAsk
 from fleet.ledger.database import Database
 from fleet.model.admission import AdmissionOutcome, Busy
 from tests.ledger import fleet_of
@@ -27,7 +27,7 @@ TRIES_MAX = 2000
 BUSY_SECONDS = 0.002
 
 Pause = Callable[[], None]
-Attempt = Callable[[Database, Ask, Pause], AdmissionOutcome]
+Attempt = Callable[[Database, NodeAsk, Pause], AdmissionOutcome]
 Job = Callable[..., Any]
 Answers = list[Any]
 
@@ -150,21 +150,21 @@ def _pause(meet: Barrier) -> Pause:
     return pause
 
 
-def guarded(db: Database, wanted: Ask, pause: Pause) -> AdmissionOutcome:
+def guarded(db: Database, wanted: NodeAsk, pause: Pause) -> AdmissionOutcome:
     """The product's admission: there is no place to pause."""
     return fleet_of.admit(db, wanted)
 
 
-def grown(db: Database, wanted: Ask, pause: Pause) -> AdmissionOutcome:
+def grown(db: Database, wanted: NodeAsk, pause: Pause) -> AdmissionOutcome:
     """The product's growth in place: there is no place to pause either."""
     return fleet_of.grow(db, wanted)
 
 
-def once(db: Database, pause: Pause, attempt: Attempt, wanted: Ask) -> AdmissionOutcome:
+def once(db: Database, pause: Pause, attempt: Attempt, wanted: NodeAsk) -> AdmissionOutcome:
     return attempt(db, wanted, pause)
 
 
-def until_decided(db: Database, pause: Pause, attempt: Attempt, wanted: Ask) -> AdmissionOutcome:
+def until_decided(db: Database, pause: Pause, attempt: Attempt, wanted: NodeAsk) -> AdmissionOutcome:
     """Try one node again while it is busy: a locked row says nothing about room."""
     outcome: AdmissionOutcome = Busy(wanted.node_id)
     for _ in range(TRIES_MAX):
@@ -176,7 +176,7 @@ def until_decided(db: Database, pause: Pause, attempt: Attempt, wanted: Ask) -> 
 
 
 def walk(
-    db: Database, pause: Pause, attempt: Attempt, creates: Sequence[Sequence[Ask]]
+    db: Database, pause: Pause, attempt: Attempt, creates: Sequence[Sequence[NodeAsk]]
 ) -> list[list[AdmissionOutcome]]:
     """For each create, try its nodes in order until one admits; returns every decided outcome."""
     found = []

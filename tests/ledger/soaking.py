@@ -12,7 +12,7 @@ from itertools import cycle
 from typing import Any
 
 from fleet.ledger import leases, moves
-from fleet.ledger.ask import Ask
+from fleet.ledger.ask import NodeAsk
 from fleet.ledger.database import Database, Sql
 from fleet.ledger.reconcile import reconcile
 from fleet.ledger.release import Released
@@ -139,7 +139,7 @@ def _grow(db: Database, pause: Pause, draw: random.Random, mine: Acknowledged) -
         assert (held["cpus"], held["memory_mb"]) == (cpus, memory_mb)
 
 
-def _elsewhere(db: Database, mine: Acknowledged, instance: str, target: int, **how: Any) -> Ask:
+def _elsewhere(db: Database, mine: Acknowledged, instance: str, target: int, **how: Any) -> NodeAsk:
     held = _size(db, instance)
     return fleet_of.ask(
         target,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fleet.ledger.ask import Ask
+from fleet.ledger.ask import NodeAsk
 from fleet.ledger.database import Database
 from fleet.model.admission import Refused, Stage
 from fleet.model.resources import CLUSTER_DIMENSIONS
@@ -16,7 +16,7 @@ from tests.ledger.fleet_of import PLENTY, ask
 LIMIT = 3
 
 
-def refused_at(db: Database, wanted: Ask) -> tuple[Stage, list[str]]:
+def refused_at(db: Database, wanted: NodeAsk) -> tuple[Stage, list[str]]:
     outcome = fleet_of.admit(db, wanted)
     assert isinstance(outcome, Refused), outcome
     return outcome.failing_stage, [figure.dimension for figure in outcome.figures if figure.exceeded]

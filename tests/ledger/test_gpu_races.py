@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection
 
 from fleet.ledger import gpus
-from fleet.ledger.ask import Ask
+from fleet.ledger.ask import NodeAsk
 from fleet.ledger.database import Database, Sql
 from fleet.ledger.verify import verify
 from fleet.model.admission import AdmissionOutcome, Admitted, Refused, Stage
@@ -29,7 +29,7 @@ BIND = Sql("UPDATE node_gpus SET bound_to = :instance_uuid WHERE uuid = :uuid")
 USE = Sql("UPDATE node_gpu_pools SET used = :used WHERE node_id = :node_id AND profile = :profile")
 
 
-def naive(db: Database, wanted: Ask, pause: Pause) -> AdmissionOutcome:
+def naive(db: Database, wanted: NodeAsk, pause: Pause) -> AdmissionOutcome:
     """Read what is free, pause, write what was chosen: the device counts as taken only once everything else is done."""
     with db.read() as conn:
         inventory = gpus.of_node(conn, wanted.node_id).inventory()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fleet.ledger import moves
-from fleet.ledger.ask import Ask
+from fleet.ledger.ask import NodeAsk
 from fleet.ledger.database import Database
 from fleet.model.admission import Admitted, AlreadyPlaced, Busy
 from fleet.model.errors import DatabaseUnavailable
@@ -31,7 +31,7 @@ class Tenants:
         self.slices = {name: [slice_of(self.cards[name][0], f"{name}-s{at}") for at in range(3)] for name in ("a", "b")}
         self.nodes = {name: gpus_of.node(db, name, gpus=self.cards[name], mig_instances=[]) for name in self.cards}
         self.nodes["c"] = gpus_of.node(db, "c", gpu_count=3, gpu_kind="a100", mig_profiles={"1g.10gb": 3})
-        self.asks: dict[str, Ask] = {}
+        self.asks: dict[str, NodeAsk] = {}
 
     def step(self) -> None:
         verbs: list[Callable[[], None]] = [self.create, self.create, self.create, self.delete, self.move, self.redirect]
@@ -89,7 +89,7 @@ class Tenants:
         if self.draw.random() < 0.1:
             fleet_of.publish(self.db, "c", cpus=1000, gpus=[card(f"c-{at}") for at in range(4)])
 
-    def _to(self, wanted: Ask, target: int, **more: Any) -> Ask:
+    def _to(self, wanted: NodeAsk, target: int, **more: Any) -> NodeAsk:
         asked = wanted.gpus
         return ask(
             target,
@@ -104,7 +104,7 @@ class Tenants:
     def _node(self) -> int:
         return self.draw.choice(list(self.nodes.values()))
 
-    def _one(self) -> Ask | None:
+    def _one(self) -> NodeAsk | None:
         return self.draw.choice(list(self.asks.values())) if self.asks else None
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from fleet.ledger import admission, charges, growth, moves
 from fleet.ledger.admission import Rows
-from fleet.ledger.ask import Ask
+from fleet.ledger.ask import NodeAsk
 from fleet.ledger.database import Database
 from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Busy, Refused
 from tests.ledger import fleet_of
@@ -105,7 +105,7 @@ def test_a_charge_that_keeps_changing_ends_in_busy(db: Database, monkeypatch: py
     rewritten = iter(range(2, 100))
     admit = admission.admit
 
-    def overtaken(db: Database, wanted: Ask, rows: Rows) -> AdmissionOutcome:
+    def overtaken(db: Database, wanted: NodeAsk, rows: Rows) -> AdmissionOutcome:
         with monkeypatch.context() as patch:
             patch.setattr(admission, "admit", admit)
             assert isinstance(grow(db, to(node_id, instance, cpus=next(rewritten))), Admitted)

@@ -12,7 +12,7 @@ import pytest
 from pymysql.connections import Connection
 
 from fleet.ledger import database, decisions, leases, release, samples
-from fleet.ledger.ask import Ask
+from fleet.ledger.ask import NodeAsk
 from fleet.ledger.database import Database
 from fleet.ledger.reconcile import reconcile
 from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Busy, Refused
@@ -30,7 +30,7 @@ OPEN = """
 """
 
 
-def assert_once(db: Database, wanted: Ask, outcome: AdmissionOutcome) -> None:
+def assert_once(db: Database, wanted: NodeAsk, outcome: AdmissionOutcome) -> None:
     """The outcome says that the charge stands, and it stands once, with its instance."""
     assert isinstance(outcome, Admitted | AlreadyPlaced), outcome
     held = fleet_of.rows(db, "SELECT node_id FROM charges WHERE instance_uuid = :uuid", uuid=wanted.instance_uuid)
@@ -42,15 +42,15 @@ def _session_of(connection: Connection) -> int:
     return int(connection.thread_id())  # type: ignore[no-untyped-call]
 
 
-def paid_by_claim(db: Database, node_id: int) -> Ask:
+def paid_by_claim(db: Database, node_id: int) -> NodeAsk:
     return ask(node_id, namespace="claimed")
 
 
-def paid_by_cluster(db: Database, node_id: int) -> Ask:
+def paid_by_cluster(db: Database, node_id: int) -> NodeAsk:
     return ask(node_id)
 
 
-def placed_again(db: Database, node_id: int) -> Ask:
+def placed_again(db: Database, node_id: int) -> NodeAsk:
     source = fleet_of.node(db, cpus=1)
     return ask(node_id, instance_uuid=fleet_of.admitted(db, ask(source)), source=source)
 
@@ -58,12 +58,12 @@ def placed_again(db: Database, node_id: int) -> Ask:
 ASKS = [paid_by_cluster, paid_by_claim, placed_again]
 
 
-def grown_at_the_claims_cost(db: Database, node_id: int) -> Ask:
+def grown_at_the_claims_cost(db: Database, node_id: int) -> NodeAsk:
     instance = fleet_of.admitted(db, ask(node_id, cpus=2, disk_gb=2, namespace="claimed"))
     return ask(node_id, cpus=3, memory_mb=2, disk_gb=1, namespace="claimed", instance_uuid=instance)
 
 
-def grown_at_the_clusters_cost(db: Database, node_id: int) -> Ask:
+def grown_at_the_clusters_cost(db: Database, node_id: int) -> NodeAsk:
     instance = fleet_of.admitted(db, ask(node_id, cpus=2, disk_gb=2))
     return ask(node_id, cpus=3, memory_mb=2, disk_gb=1, instance_uuid=instance)
 
@@ -71,7 +71,7 @@ def grown_at_the_clusters_cost(db: Database, node_id: int) -> Ask:
 GROWN = [grown_at_the_claims_cost, grown_at_the_clusters_cost]
 
 
-def assert_grown(db: Database, wanted: Ask) -> None:
+def assert_grown(db: Database, wanted: NodeAsk) -> None:
     """The charge has its new size, once, and so has everything that counts it."""
     held = fleet_of.rows(
         db, "SELECT cpus, memory_mb, disk_gb FROM charges WHERE instance_uuid = :uuid", uuid=wanted.instance_uuid
@@ -85,7 +85,7 @@ def assert_grown(db: Database, wanted: Ask) -> None:
 def test_b14_an_admission_survives_a_conflict_at_every_step(
     maria: Database,
     injector: Injector,
-    make: Callable[[Database, int], Ask],
+    make: Callable[[Database, int], NodeAsk],
     number: int,
 ) -> None:
     node_id = fleet_of.node(maria, cpus=1000)
@@ -110,7 +110,7 @@ def test_b14_an_admission_survives_a_conflict_at_every_step(
 def test_an_admission_whose_connection_breaks_at_any_step_is_read_back_by_its_key(
     maria: Database,
     injector: Injector,
-    make: Callable[[Database, int], Ask],
+    make: Callable[[Database, int], NodeAsk],
     *,
     after: bool,
 ) -> None:
@@ -132,7 +132,7 @@ def test_an_admission_whose_connection_breaks_at_any_step_is_read_back_by_its_ke
 def test_b14_growth_in_place_survives_a_conflict_at_every_step(
     maria: Database,
     injector: Injector,
-    make: Callable[[Database, int], Ask],
+    make: Callable[[Database, int], NodeAsk],
     number: int,
 ) -> None:
     node_id = fleet_of.node(maria, cpus=1000)
@@ -157,7 +157,7 @@ def test_b14_growth_in_place_survives_a_conflict_at_every_step(
 def test_growth_whose_connection_breaks_at_any_step_is_read_back_by_its_size(
     maria: Database,
     injector: Injector,
-    make: Callable[[Database, int], Ask],
+    make: Callable[[Database, int], NodeAsk],
     *,
     after: bool,
 ) -> None:
@@ -352,7 +352,7 @@ def test_b17_an_error_of_the_callers_own_rows_rolls_everything_back(maria: Datab
     fleet_of.assert_exact(maria)
 
 
-def database_admit(db: Database, wanted: Ask, rows: Callable[[Any], None]) -> AdmissionOutcome:
+def database_admit(db: Database, wanted: NodeAsk, rows: Callable[[Any], None]) -> AdmissionOutcome:
     from fleet.ledger import admission
 
     return admission.admit(db, wanted, admission.Rows(new=rows))

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Connection
 
 from fleet.ledger import admission, charges, moves, nodes, release, samples
-from fleet.ledger.ask import Ask
+from fleet.ledger.ask import NodeAsk
 from fleet.ledger.database import Database
 from fleet.ledger.held import LOCK_PRIMARY
 from fleet.model.admission import Admitted, Busy, Refused
@@ -245,7 +245,7 @@ def test_a_release_and_the_beginning_of_a_move_at_once_leave_no_charge_behind(
 # --- growth in place ---------------------------------------------------------------------------------------------
 
 
-def growing(conn: Connection, wanted: Ask, **held: int) -> None:
+def growing(conn: Connection, wanted: NodeAsk, **held: int) -> None:
     """One growth's transaction, not committed yet."""
     based = replace(wanted, held=Amounts(**{"cpus": 1, "memory_mb": 1, "instances": 1, **held}))
     assert isinstance(admission._admit(conn, based, admission.NO_ROWS), Admitted)
@@ -286,7 +286,7 @@ def test_growth_that_a_publish_overtook_charges_against_the_new_sample(
     assert isinstance(fleet_of.grow(maria, ask(node_id, memory_mb=101, instance_uuid=instance)), Admitted)
     admit = admission.admit
 
-    def overtaken(db: Database, wanted: Ask, rows: admission.Rows) -> Any:
+    def overtaken(db: Database, wanted: NodeAsk, rows: admission.Rows) -> Any:
         fleet_of.publish(maria, "n", cpus=8)
         return admit(db, wanted, rows)
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from fleet.ledger import leases, moves, reconcile, release
 from fleet.ledger.admission import Rows
-from fleet.ledger.ask import Ask
+from fleet.ledger.ask import NodeAsk
 from fleet.ledger.database import Database
 from fleet.ledger.release import NothingToRelease, Released
 from fleet.model.admission import AdmissionOutcome, Admitted, Refused
@@ -45,26 +45,26 @@ class Meeting:
         return self._other.result()
 
 
-def fleet(db: Database, **more: Any) -> tuple[int, int, str, Ask]:
+def fleet(db: Database, **more: Any) -> tuple[int, int, str, NodeAsk]:
     """Two nodes, an instance on the first, and its move to the second in a larger size."""
     here, there = fleet_of.node(db, "here", cpus=8), fleet_of.node(db, "there", cpus=8)
     instance = placed(db, here, cpus=2, memory_mb=10, **more)
     return here, there, instance, to(db, there, instance, cpus=5, memory_mb=4, **more)
 
 
-def settling(wanted: Ask) -> Work:
+def settling(wanted: NodeAsk) -> Work:
     return lambda db: moving.settled(db, wanted)
 
 
-def aborting(wanted: Ask) -> Work:
+def aborting(wanted: NodeAsk) -> Work:
     return lambda db: moves.abort(db, wanted.instance_uuid, "given up")
 
 
-def deleting(wanted: Ask) -> Work:
+def deleting(wanted: NodeAsk) -> Work:
     return lambda db: fleet_of.delete(db, wanted.instance_uuid)
 
 
-def ended(db: Database, wanted: Ask, ends: str, meeting: Meeting) -> bool:
+def ended(db: Database, wanted: NodeAsk, ends: str, meeting: Meeting) -> bool:
     """The move ends, and is met before its commit."""
 
     def moved(conn: Connection) -> None:
@@ -78,7 +78,7 @@ def ended(db: Database, wanted: Ask, ends: str, meeting: Meeting) -> bool:
 
 @pytest.mark.parametrize("second", [settling, aborting, deleting])
 def test_what_meets_a_settling_move_finds_it_settled(
-    maria: Database, mariadb_ledger_url: str, second: Callable[[Ask], Work]
+    maria: Database, mariadb_ledger_url: str, second: Callable[[NodeAsk], Work]
 ) -> None:
     here, there, _, wanted = fleet(maria)
     begun(maria, wanted)
@@ -96,7 +96,7 @@ def test_what_meets_a_settling_move_finds_it_settled(
 
 @pytest.mark.parametrize("second", [settling, aborting, deleting])
 def test_what_meets_an_aborting_move_finds_it_aborted(
-    maria: Database, mariadb_ledger_url: str, second: Callable[[Ask], Work]
+    maria: Database, mariadb_ledger_url: str, second: Callable[[NodeAsk], Work]
 ) -> None:
     here, there, _, wanted = fleet(maria)
     begun(maria, wanted)
@@ -114,7 +114,7 @@ def test_what_meets_an_aborting_move_finds_it_aborted(
 
 @pytest.mark.parametrize("second", [settling, aborting])
 def test_what_meets_a_release_in_mid_move_finds_no_move(
-    maria: Database, mariadb_ledger_url: str, second: Callable[[Ask], Work]
+    maria: Database, mariadb_ledger_url: str, second: Callable[[NodeAsk], Work]
 ) -> None:
     here, there, _, wanted = fleet(maria)
     begun(maria, wanted)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet.ledger.ask import Ask
+from fleet.ledger.ask import NodeAsk
 from fleet.ledger.database import Database
 from fleet.ledger.verify import verify
 from fleet.model.admission import Admitted, Refused
@@ -80,7 +80,7 @@ def race_over_two_nodes(db: Database, crew: Crew, attempt: Attempt, round_: int)
     """40 creates of 1 vCPU and 1024 MiB: one node has CPUs for 12, the other memory for 14."""
     by_cpus = fleet_of.node(db, f"cpus-{round_}", cpus=ROOM_CPUS)
     by_memory = fleet_of.node(db, f"memory-{round_}", cpus=fleet_of.PLENTY, memory_mb=ROOM_MEMORY * 1024)
-    orders: list[list[list[Ask]]] = [[] for _ in range(crew.size)]
+    orders: list[list[list[NodeAsk]]] = [[] for _ in range(crew.size)]
     for number in range(CREATES):
         first = ask(by_cpus, memory_mb=1024)
         second = ask(by_memory, memory_mb=1024, instance_uuid=first.instance_uuid)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fleet.ledger import charges, moves, namespaces, nodes, operations
-from fleet.ledger.ask import Ask
+from fleet.ledger.ask import NodeAsk
 from fleet.ledger.database import Database
 from fleet.model.admission import AdmissionOutcome, Admitted, Busy, RuleBroken
 from fleet.model.request import PlacementRequest
@@ -233,10 +233,10 @@ def test_a_redirect_finds_no_node_where_its_rule_would_break(db: Database) -> No
     assert fleet_of.charged_to(db) == {first.uuid: ids[first.node], second.uuid: ids[second.node]}
 
 
-def move_of(db: Database, made: Created, to: int, body: dict[str, Any]) -> Ask:
+def move_of(db: Database, made: Created, to: int, body: dict[str, Any]) -> NodeAsk:
     (charge,) = charges.of_instance(db, made.uuid)
     request = PlacementRequest.model_validate({"cpus": 1, "memory_mb": 64, **body})
-    return Ask(
+    return NodeAsk(
         instance_uuid=made.uuid,
         namespace=fleet_of.NAMESPACE,
         node_id=to,
@@ -271,7 +271,7 @@ def test_b26_of_two_moves_of_one_group_to_one_node_one_wins(
     fleet_of.assert_exact(maria)
 
 
-def moving(asks: list[Ask]) -> Callable[[Context, int], AdmissionOutcome]:
+def moving(asks: list[NodeAsk]) -> Callable[[Context, int], AdmissionOutcome]:
     """Begin one of these moves each; a lock is tried again."""
 
     def move(ctx: Context, at: int) -> AdmissionOutcome:

@@ -29,7 +29,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from fleet.ledger import events, gpus, held, locked_rules, node_rows, payer, refusal, release, totals
-from fleet.ledger.ask import Ask
+from fleet.ledger.ask import NodeAsk
 from fleet.ledger.database import (
     LOCK_WAIT_TIMEOUT,
     STATEMENT_TIMEOUT,
@@ -158,7 +158,7 @@ CHARGE_STANDS = Sql("""
 IS_UNCOUNTED = Sql("SELECT node_id FROM scheduler_node_capacity WHERE counted = 0 AND node_id = :node_id")
 
 
-def admit(db: Database, ask: Ask, rows: Rows = NO_ROWS) -> AdmissionOutcome:
+def admit(db: Database, ask: NodeAsk, rows: Rows = NO_ROWS) -> AdmissionOutcome:
     """Try to charge `ask.instance_uuid` to `ask.node_id`, with all rows that must stand or fall with the charge.
 
     Returns:
@@ -192,7 +192,7 @@ def admit(db: Database, ask: Ask, rows: Rows = NO_ROWS) -> AdmissionOutcome:
         return AlreadyPlaced(int(row.node_id))
 
 
-def _admit(conn: Connection, ask: Ask, rows: Rows) -> Admitted:
+def _admit(conn: Connection, ask: NodeAsk, rows: Rows) -> Admitted:
     params = _parameters(ask)
     unguarded, change = _charge_nodes(conn, ask, params)
     _judge_rules(conn, ask)
@@ -226,7 +226,7 @@ def _write(conn: Connection, rows: Rows) -> None:
     batch.send()
 
 
-def _parameters(ask: Ask) -> dict[str, Any]:
+def _parameters(ask: NodeAsk) -> dict[str, Any]:
     return {
         "instance_uuid": ask.instance_uuid,
         "namespace": ask.namespace,
@@ -251,7 +251,7 @@ def _parameters(ask: Ask) -> dict[str, Any]:
     }
 
 
-def _charge_nodes(conn: Connection, ask: Ask, params: dict[str, Any]) -> tuple[bool, totals.Change]:
+def _charge_nodes(conn: Connection, ask: NodeAsk, params: dict[str, Any]) -> tuple[bool, totals.Change]:
     """Charge the destination and credit the source, in the order of their ids.
 
     Returns:
@@ -266,7 +266,7 @@ def _charge_nodes(conn: Connection, ask: Ask, params: dict[str, Any]) -> tuple[b
     return unguarded, change
 
 
-def _judge_rules(conn: Connection, ask: Ask) -> None:
+def _judge_rules(conn: Connection, ask: NodeAsk) -> None:
     if ask.enforced is None:
         return
     broken = locked_rules.broken(
@@ -276,7 +276,7 @@ def _judge_rules(conn: Connection, ask: Ask) -> None:
         raise _RuleBroken(broken)
 
 
-def _take_gpus(conn: Connection, ask: Ask, params: dict[str, Any]) -> gpus.Taken:
+def _take_gpus(conn: Connection, ask: NodeAsk, params: dict[str, Any]) -> gpus.Taken:
     """Give the instance its GPUs, if it asks for any; a charge that is there keeps those it has."""
     if not ask.gpus.count or ask.in_place:
         return gpus.NOTHING_TAKEN
@@ -294,7 +294,7 @@ def _take_gpus(conn: Connection, ask: Ask, params: dict[str, Any]) -> gpus.Taken
     return taken
 
 
-def _charge_node(conn: Connection, ask: Ask, params: dict[str, Any]) -> bool:
+def _charge_node(conn: Connection, ask: NodeAsk, params: dict[str, Any]) -> bool:
     statement = NODE_FORCED if not ask.enforce else NODE_GUARD_WAITING if ask.wait else NODE_GUARD
     try:
         matched = statement.run(conn, params).rowcount
@@ -313,7 +313,7 @@ def _charge_node(conn: Connection, ask: Ask, params: dict[str, Any]) -> bool:
     raise _GuardRefused(Stage.NODE)
 
 
-def _credit_source(conn: Connection, ask: Ask, source: int) -> totals.Change:
+def _credit_source(conn: Connection, ask: NodeAsk, source: int) -> totals.Change:
     """Credit the node that holds the draft until now; what it held too little of is recorded."""
     draft = Charge(
         charge_id=0,
@@ -336,7 +336,7 @@ def _credit_source(conn: Connection, ask: Ask, source: int) -> totals.Change:
 
 
 def _charge_together(
-    conn: Connection, ask: Ask, params: dict[str, Any], rows: Rows, cluster_guard: Sql
+    conn: Connection, ask: NodeAsk, params: dict[str, Any], rows: Rows, cluster_guard: Sql
 ) -> tuple[str | None, tuple[DimensionFigure, ...]]:
     """Send charge, new rows and the cluster's guard in one batch; a claim that pays is charged after it."""
     batch = Batch(conn)
@@ -376,7 +376,7 @@ def _move_charge(conn: Connection, params: dict[str, Any]) -> str | None:
 
 
 def _charge_payer(
-    conn: Connection, ask: Ask, params: dict[str, Any], named: str | None, cluster_guard: Sql
+    conn: Connection, ask: NodeAsk, params: dict[str, Any], named: str | None, cluster_guard: Sql
 ) -> tuple[str | None, tuple[DimensionFigure, ...]]:
     paid = payer.charge(conn, ask, params, named, cluster_guard)
     if isinstance(paid, Stage):
@@ -385,7 +385,7 @@ def _charge_payer(
 
 
 def _change_size(
-    conn: Connection, ask: Ask, params: dict[str, Any], rows: Rows, cluster_guard: Sql
+    conn: Connection, ask: NodeAsk, params: dict[str, Any], rows: Rows, cluster_guard: Sql
 ) -> tuple[str | None, tuple[DimensionFigure, ...], totals.Change]:
     """Rewrite the charge that the node holds; its payer is charged what grows and credited what shrinks."""
     rewritten = held.rewrite(conn, ask)
@@ -400,7 +400,7 @@ def _change_size(
     return pays, over_claim, rewritten.change
 
 
-def _correct_totals(conn: Connection, ask: Ask, params: dict[str, Any], change: totals.Change) -> None:
+def _correct_totals(conn: Connection, ask: NodeAsk, params: dict[str, Any], change: totals.Change) -> None:
     """Keep `total_*` true where use changed on a row that does not count: totals hold its use, not its limits.
 
     An enforced admission charges counted rows only (its guard says so): no read.
@@ -410,7 +410,7 @@ def _correct_totals(conn: Connection, ask: Ask, params: dict[str, Any], change: 
     totals.apply(conn, change)
 
 
-def _read_back(db: Database, ask: Ask) -> AdmissionOutcome | None:
+def _read_back(db: Database, ask: NodeAsk) -> AdmissionOutcome | None:
     """After a lost answer: does the charge stand? A locking read waits for a transaction that is still ending."""
 
     def stands(conn: Connection) -> AdmissionOutcome | None:

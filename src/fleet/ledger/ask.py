@@ -15,7 +15,7 @@ from fleet.placement.rules.enforced import Enforced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class NodeAsk:
     """What one try asks of one node. `amounts` include the overhead; `demand` and `target_load` are loads.
 
     `source` names the node that holds the draft now, when a create is placed again elsewhere; `incoming` asks for the

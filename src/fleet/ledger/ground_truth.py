@@ -13,7 +13,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from fleet.ledger import admission, charges, events, release
-from fleet.ledger.ask import Ask
+from fleet.ledger.ask import NodeAsk
 from fleet.ledger.database import Database, Sql
 from fleet.model.admission import Admitted
 from fleet.model.gpu_inventory import NO_GPUS_ASKED
@@ -57,7 +57,7 @@ def record(db: Database, seen: Sighting) -> Recorded:
         return Recorded(changed=False)
     if held:
         release.release(db, seen.instance_uuid)
-    ask = Ask(
+    ask = NodeAsk(
         instance_uuid=seen.instance_uuid,
         namespace=seen.namespace,
         node_id=seen.node_id,

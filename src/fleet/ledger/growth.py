@@ -13,7 +13,7 @@ from decimal import Decimal
 
 from fleet.ledger import admission, charges, held
 from fleet.ledger.admission import NO_ROWS, Rows
-from fleet.ledger.ask import Ask
+from fleet.ledger.ask import NodeAsk
 from fleet.ledger.database import Database
 from fleet.model import capacity
 from fleet.model.admission import AdmissionOutcome, Busy, Charge, Refused
@@ -23,7 +23,7 @@ REWRITES_FOLLOWED_MAX = 4
 """How often a growth starts again because the charge was rewritten between its being read and its being locked."""
 
 
-def grow(db: Database, ask: Ask, rows: Rows = NO_ROWS, *, per_vcpu: Decimal = Decimal(0)) -> AdmissionOutcome:
+def grow(db: Database, ask: NodeAsk, rows: Rows = NO_ROWS, *, per_vcpu: Decimal = Decimal(0)) -> AdmissionOutcome:
     """Bring the instance's charge on `ask.node_id` to `ask.amounts`, with all rows that must stand or fall with it.
 
     `ask.held` and `ask.demand` are set here, from the charge as it stands; `per_vcpu` is SCHEDULER_DEMAND_PER_VCPU, for
@@ -49,7 +49,7 @@ def grow(db: Database, ask: Ask, rows: Rows = NO_ROWS, *, per_vcpu: Decimal = De
     return Busy(ask.node_id)
 
 
-def _based_on(ask: Ask, charge: Charge | None, per_vcpu: Decimal) -> Ask:
+def _based_on(ask: NodeAsk, charge: Charge | None, per_vcpu: Decimal) -> NodeAsk:
     """Return the ask with the difference it makes: slots and GPUs stay, and only added vCPUs bring demand."""
     if charge is None:
         return replace(ask, held=Amounts())

@@ -1,7 +1,7 @@
 """A charge that changes its size where it is: what is compared and rewritten under the locks of an admission.
 
 Growth names the amounts it wants, never a difference: whoever repeats it finds them, and charges nothing. The
-difference is against what the caller read before (`Ask.held`); under the charge's lock that must still be so.
+difference is against what the caller read before (`NodeAsk.held`); under the charge's lock that must still be so.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection
 
 from fleet.ledger import pending, release, totals
-from fleet.ledger.ask import Ask
+from fleet.ledger.ask import NodeAsk
 from fleet.ledger.database import Sql
 from fleet.model.admission import AlreadyPlaced, Charge, Refused, Stage
 from fleet.model.resources import Amounts
@@ -51,7 +51,7 @@ class Rewritten:
     clamped: tuple[tuple[str, int], ...]
 
 
-def standing(ask: Ask, charges: Sequence[Charge]) -> AlreadyPlaced | Refused | None:
+def standing(ask: NodeAsk, charges: Sequence[Charge]) -> AlreadyPlaced | Refused | None:
     """Return what the instance's charges already answer to a growth; None: they are what the ask is based on."""
     primary = next((charge for charge in charges if charge.role == "primary"), None)
     if primary is None:
@@ -72,7 +72,7 @@ def read(conn: Connection, instance_uuid: str) -> list[Charge]:
     return [release.charge_of(row) for found in rows for row in found]
 
 
-def rewrite(conn: Connection, ask: Ask) -> Rewritten:
+def rewrite(conn: Connection, ask: NodeAsk) -> Rewritten:
     """Give the charge its new size, and its node, whose row the caller holds, what shrank.
 
     Raises:

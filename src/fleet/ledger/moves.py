@@ -16,7 +16,7 @@ from sqlalchemy import Connection, RowMapping
 
 from fleet.ledger import admission, events, release, totals
 from fleet.ledger.admission import NO_ROWS, Rows, nothing
-from fleet.ledger.ask import Ask
+from fleet.ledger.ask import NodeAsk
 from fleet.ledger.database import Database, Sql
 from fleet.ledger.held import CHARGE_CHANGED, LOCK_PRIMARY
 from fleet.model.admission import AdmissionOutcome, Charge, Refused, Stage
@@ -50,7 +50,7 @@ class _NotAsDecided(Exception):
     """The instance's charge was released or grew while the move was decided; says which."""
 
 
-def begin(db: Database, ask: Ask, rows: Rows = NO_ROWS, *, named: bool = False) -> AdmissionOutcome:
+def begin(db: Database, ask: NodeAsk, rows: Rows = NO_ROWS, *, named: bool = False) -> AdmissionOutcome:
     """Hold the destination of a move: the same guard as every other growth in use, and the same rules.
 
     `ask.amounts` is the size it arrives with; `ask.held` the one that its primary charge was read to hold, where that

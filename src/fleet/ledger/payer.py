@@ -12,7 +12,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from fleet.ledger import claims, events, node_rows, release
-from fleet.ledger.ask import Ask
+from fleet.ledger.ask import NodeAsk
 from fleet.ledger.database import Sql
 from fleet.model.admission import Stage
 from fleet.model.resources import DimensionFigure
@@ -57,7 +57,9 @@ class Paid:
     over_claim: tuple[DimensionFigure, ...] = ()
 
 
-def charge(conn: Connection, ask: Ask, params: dict[str, Any], named: str | None, cluster_guard: Sql) -> Paid | Stage:
+def charge(
+    conn: Connection, ask: NodeAsk, params: dict[str, Any], named: str | None, cluster_guard: Sql
+) -> Paid | Stage:
     """Charge the claim that the charge names, or the cluster. A stage is the guard that refused.
 
     A charge that grows after its claim ended is the cluster's as a whole: an unfolded claim gives back what it paid.
@@ -89,7 +91,7 @@ def charge(conn: Connection, ask: Ask, params: dict[str, Any], named: str | None
     return Paid(None)
 
 
-def _record_over(conn: Connection, ask: Ask, over: tuple[DimensionFigure, ...]) -> None:
+def _record_over(conn: Connection, ask: NodeAsk, over: tuple[DimensionFigure, ...]) -> None:
     """Record that a placement took its claim over its limits, for the instance and for who answers for the claim."""
     payload = {
         "node": node_rows.name_of(conn, ask.node_id),
@@ -101,7 +103,7 @@ def _record_over(conn: Connection, ask: Ask, over: tuple[DimensionFigure, ...]) 
     events.record(conn, "namespace", ask.namespace, OVER_CLAIM, about, level="warning")
 
 
-def recorded(conn: Connection, ask: Ask) -> str | None:
+def recorded(conn: Connection, ask: NodeAsk) -> str | None:
     """Return the claim that the instance's primary charge names, whose row is held: it pays what a move adds."""
     found: str | None = RECORDED.run(conn, instance_uuid=ask.instance_uuid).scalar_one()
     return found

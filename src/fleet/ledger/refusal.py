@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping
 
 from fleet.ledger import claims, cluster, gpus
-from fleet.ledger.ask import Ask
+from fleet.ledger.ask import NodeAsk
 from fleet.ledger.database import Database, Sql, decimal_of
 from fleet.model.admission import Refused, Stage
 from fleet.model.errors import BrokenPromise
@@ -45,7 +45,7 @@ def charge_stands(conn: Connection, instance_uuid: str) -> bool:
     return CHARGE.run(conn, instance_uuid=instance_uuid).first() is not None
 
 
-def explain(db: Database, ask: Ask, stage: Stage, payer: str | None) -> Refused:
+def explain(db: Database, ask: NodeAsk, stage: Stage, payer: str | None) -> Refused:
     """Return the refusal of `stage` with its figures."""
     with db.read() as conn:
         if stage is Stage.NODE:
@@ -60,7 +60,7 @@ def explain(db: Database, ask: Ask, stage: Stage, payer: str | None) -> Refused:
         return Refused(ask.node_id, stage, _cluster(row, ask), idle={} if row is None else cluster.claims_unused(row))
 
 
-def _node(conn: Connection, ask: Ask) -> Refused:
+def _node(conn: Connection, ask: NodeAsk) -> Refused:
     row = NODE.run(conn, node_id=ask.node_id).mappings().first()
     if row is None:
         return Refused(ask.node_id, Stage.NODE, ineligible="no_capacity_row")
@@ -91,14 +91,14 @@ def _node(conn: Connection, ask: Ask) -> Refused:
     )
 
 
-def _gpus(conn: Connection, ask: Ask) -> Refused:
+def _gpus(conn: Connection, ask: NodeAsk) -> Refused:
     inventory = gpus.of_node(conn, ask.node_id).inventory()
     owned, free = owned_units(inventory, ask.gpus), free_units(inventory, ask.gpus)
     figure = DimensionFigure.of("gpus", limit=owned, used=owned - free, requested=ask.gpus.count)
     return Refused(ask.node_id, Stage.GPU, (figure,))
 
 
-def _demand(row: Any, ask: Ask) -> DimensionFigure | None:
+def _demand(row: Any, ask: NodeAsk) -> DimensionFigure | None:
     """Return the demand clause's figures, what was measured and what is expected each beside their sum."""
     load, schedulable = decimal_of(row["cpu_load_1"]), row["cpu_schedulable"]
     if ask.target_load <= 0 or load is None or schedulable is None:
@@ -125,14 +125,14 @@ def _figure(name: str, limit: int | None, used: int, added: Amounts, unjudged: i
     return DimensionFigure.of(name, limit=limit, used=used, requested=requested, judged=requested > unjudged)
 
 
-def _claim(row: RowMapping, ask: Ask) -> tuple[DimensionFigure, ...]:
+def _claim(row: RowMapping, ask: NodeAsk) -> tuple[DimensionFigure, ...]:
     return tuple(
         _figure(name, row[f"limit_{name}"], row[f"used_{name}"], ask.paid, ask.unjudged_by_payer)
         for name in CLUSTER_DIMENSIONS
     )
 
 
-def _cluster(row: Any, ask: Ask) -> tuple[DimensionFigure, ...]:
+def _cluster(row: Any, ask: NodeAsk) -> tuple[DimensionFigure, ...]:
     """Return the unclaimed side: limit is what is not promised to claims, use includes what claims overdraw."""
     if row is None:
         # A guard that has no row to match is a broken database, not a full cluster.

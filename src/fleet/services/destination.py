@@ -12,7 +12,7 @@ from typing import Any
 
 from fleet.ledger import moves
 from fleet.ledger.admission import Rows
-from fleet.ledger.ask import Ask
+from fleet.ledger.ask import NodeAsk
 from fleet.ledger.database import Database
 from fleet.model.admission import AdmissionOutcome
 from fleet.model.errors import Conflict
@@ -91,7 +91,7 @@ def _move(who: Subject, *, named: bool) -> Admit:
     """Return the ledger's verb. What the instance brings is handed on with a named node too: the ledger records it."""
     brings = Enforced.of(PlacementRequest.model_validate(who.instance.request), ()) if named else None
 
-    def admit(db: Database, ask: Ask, rows: Rows) -> AdmissionOutcome:
+    def admit(db: Database, ask: NodeAsk, rows: Rows) -> AdmissionOutcome:
         there = replace(ask, gpus=who.charge.gpus, sleepy=who.charge.sleepy, enforced=brings if named else ask.enforced)
         return moves.begin(db, there, rows, named=named)
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from fleet.ledger import admission, events
 from fleet.ledger.admission import Rows
-from fleet.ledger.ask import Ask
+from fleet.ledger.ask import NodeAsk
 from fleet.ledger.database import Batch, Database
 from fleet.ledger.idempotency import Keyed
 from fleet.model.admission import AdmissionOutcome
@@ -60,7 +60,7 @@ def _fork(
 
 
 def _beside(source: Subject, *, force: bool) -> Admit:
-    def admit(db: Database, ask: Ask, rows: Rows) -> AdmissionOutcome:
+    def admit(db: Database, ask: NodeAsk, rows: Rows) -> AdmissionOutcome:
         # What the fork asks of other nodes and neighbours is for later moves.
         here = replace(ask, enforced=None, enforce=not force)
 

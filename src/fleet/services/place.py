@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from sqlalchemy import Connection
 
 from fleet.ledger import admission, decisions, events
-from fleet.ledger.ask import Ask
+from fleet.ledger.ask import NodeAsk
 from fleet.ledger.database import Batch, Database
 from fleet.model import capacity
 from fleet.model.admission import AdmissionOutcome, Admitted, AlreadyPlaced, Refused, RuleBroken
@@ -42,7 +42,7 @@ ON_COUNTERS = ("sufficient_idle_cpu", "sufficient_idle_memory", "sufficient_free
 class Admit(Protocol):
     """One try of one node: a create, growth where the instance is, or the begin of a move."""
 
-    def __call__(self, db: Database, ask: Ask, rows: admission.Rows) -> AdmissionOutcome:
+    def __call__(self, db: Database, ask: NodeAsk, rows: admission.Rows) -> AdmissionOutcome:
         """Admit, with all rows that must stand or fall with the charge."""
         ...
 
@@ -216,7 +216,7 @@ class _Attempts:
         row = self._row(
             view, decision, outcome="placed", code="", node_id=node_id, summary=decision.summary, waived=step.waived
         )
-        ask = Ask(
+        ask = NodeAsk(
             instance_uuid=placing.instance_uuid,
             namespace=placing.namespace,
             node_id=node_id,

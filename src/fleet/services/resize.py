@@ -11,7 +11,7 @@ from decimal import Decimal
 
 from fleet.ledger import growth, moves
 from fleet.ledger.admission import Rows
-from fleet.ledger.ask import Ask
+from fleet.ledger.ask import NodeAsk
 from fleet.ledger.database import Database
 from fleet.model.admission import AdmissionOutcome, Charge
 from fleet.model.errors import InvalidRequest
@@ -66,7 +66,7 @@ def resize_request(
 def _grow_or_move(home: Charge, per_vcpu: Decimal) -> Admit:
     """Return the ledger's verb: growth on the node that holds the instance, the begin of a move on any other."""
 
-    def admit(db: Database, ask: Ask, rows: Rows) -> AdmissionOutcome:
+    def admit(db: Database, ask: NodeAsk, rows: Rows) -> AdmissionOutcome:
         if ask.node_id == home.node_id:
             here = replace(ask, enforced=None)
             return growth.grow(db, here, rows, per_vcpu=per_vcpu)
