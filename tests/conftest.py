@@ -10,11 +10,19 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.layers import LayerTimes
 from tests.numbered import MARK, VectorCount
 from tests.provision import MARIADB, REDIS, required
 from tests.servers import MariaDBServer, RedisServer, fresh_database
+
+# Derandomised: the same tree always runs the same examples, so a failure here is a failure everywhere. No example has
+# a deadline and none is too slow: how fast this machine is says nothing about what is tested.
+settings.register_profile(
+    "fleet", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=False
+)
+settings.load_profile("fleet")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

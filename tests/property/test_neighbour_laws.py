@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fleet.model.affinity import AffinitySpec, TagMatch
 from fleet.model.request import PlacementRequest
-from fleet.model.rules import AnyOf, Node, Operator, Resource, Rule, leaves, parse_rules
+from fleet.model.rules import RULES_MAX, AnyOf, Node, Operator, Resource, Rule, leaves, parse_rules
 from fleet.placement.ask import Ask
 from fleet.placement.document import read_instance
 from fleet.placement.frame import Frame
@@ -28,6 +28,8 @@ from tests.property.fleets import (
     TAGS,
     documents,
     requests,
+    rule_count,
+    rule_lists,
     rule_trees,
 )
 
@@ -79,7 +81,7 @@ def kept(stage: Any, request: PlacementRequest, frame: Frame) -> list[bool] | No
 
 
 @LAWS
-@given(document=documents(), request=requests(), trees=st.lists(rule_trees(), min_size=1, max_size=3))
+@given(document=documents(), request=requests(), trees=rule_lists(1, 3))
 def test_rules_mean_what_a_plain_reading_of_them_says(
     document: dict[str, Any], request: PlacementRequest, trees: list[Any]
 ) -> None:
@@ -118,8 +120,12 @@ def test_tag_affinity_means_what_a_plain_reading_of_it_says(
     assert scores.tolist() == [likes - dislikes for likes, dislikes in zip(prefer, shun, strict=True)]
 
 
+# The law of distribution writes the first tree once for each of the others.
+SPREADABLE = rule_lists(2, 3).filter(lambda trees: rule_count([trees[0], *trees]) <= RULES_MAX)
+
+
 @LAWS
-@given(document=documents(), request=requests(), trees=st.lists(rule_trees(), min_size=2, max_size=3))
+@given(document=documents(), request=requests(), trees=SPREADABLE)
 def test_groups_obey_the_laws_of_and_and_or(
     document: dict[str, Any], request: PlacementRequest, trees: list[Any]
 ) -> None:

@@ -225,10 +225,10 @@ def sized_documents(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def quietened(document: dict[str, Any]) -> dict[str, Any]:
-    """The same ledger on machines that measure as idle and roomy."""
+    """The same ledger on machines that measure as idle and roomy, with no figure missing."""
     for node in document["nodes"]:
         roomy = {"memory_available": 2**40, "disk_free_gb": 2**40, "memory_max": 2**40, "disk_total_gb": 2**40}
-        idle = dict.fromkeys(METRICS, 0) | {"is_hypervisor": True, "cpu_max_per_instance": 2**20}
+        idle = dict.fromkeys([*METRICS, "disk_foreign_gb"], 0) | {"is_hypervisor": True, "cpu_max_per_instance": 2**20}
         node["metrics"] = {**idle, "cpu_schedulable": 8, "cpu_threads": 8, **roomy}
     return document
 

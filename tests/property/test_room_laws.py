@@ -36,10 +36,14 @@ def shapes(draw: st.DrawFn) -> PlacementRequest:
 
 
 def charge(node: dict[str, Any], request: PlacementRequest, overhead_mb: int) -> None:
-    """Charge one more instance to a node, as the ledger does; its sample stays what it was."""
+    """Charge one more instance to a node, as the ledger does; its sample stays what it was.
+
+    What is left out is a use that nobody knows: no limit binds there, and it stays unknown.
+    """
     row, amounts = node["capacity"], request.amounts(overhead_mb)
     for name, amount in amounts.as_dict().items():
-        row[f"used_{name}"] += amount
+        if f"used_{name}" in row:
+            row[f"used_{name}"] += amount
     row["pending_memory_mb"] += amounts.memory_mb
     row["pending_disk_gb"] += amounts.disk_gb
     if request.gpus:

@@ -16,7 +16,7 @@ from fleet.simulation.run import Result, simulate
 from fleet.simulation.scenario import Scenario, Staleness
 from tests.simulation.worlds import a_load, a_world, machines
 
-LAWS = settings(max_examples=25, deadline=None, derandomize=True, print_blob=False)
+LAWS = settings(max_examples=25)
 
 
 @st.composite

@@ -41,6 +41,7 @@ from fleet.model.rules import (
     rules_form,
     within_keys,
 )
+from tests.property.fleets import rule_count
 
 BASE: Final[dict[str, Any]] = {"cpus": 1, "memory_mb": 1}
 APART: Final[dict[str, Any]] = {"resource": "virtual_machine", "operator": "has_not", "tags": {"role": "db"}}
@@ -64,18 +65,11 @@ def group(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 NODE: Final = st.one_of(RULE, group(RULE), group(group(RULE)), group(group(group(group(group(RULE))))))
-RULES: Final = st.lists(NODE, max_size=3).filter(lambda rules: count(rules) <= RULES_MAX)
+RULES: Final = st.lists(NODE, max_size=3).filter(lambda rules: rule_count(rules) <= RULES_MAX)
 BINARY: Final = st.dictionaries(
     st.sampled_from(RESERVED), st.lists(KEY | st.tuples(KEY, TEXT).map("=".join), max_size=3)
 )
 WEIGHTS: Final = st.dictionaries(KEY.filter(lambda key: key not in RESERVED), st.integers(-(2**40), 2**40), max_size=4)
-
-
-def count(value: Any) -> int:
-    """How many rules stand in a tree as JSON."""
-    if isinstance(value, list):
-        return sum(count(item) for item in value)
-    return 1 if "tags" in value else sum(count(item) for item in value.values())
 
 
 def shape(value: Any) -> Any:
