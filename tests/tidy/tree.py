@@ -30,10 +30,10 @@ def python_files() -> list[Path]:
 
 
 def text_of(path: Path) -> str:
-    """A file's text; empty for what is not text."""
+    """A file's text; empty for what is not text, and for what was removed since it was listed."""
     try:
         return (ROOT / path).read_text(encoding="utf-8")
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, FileNotFoundError):
         return ""
 
 

@@ -16,7 +16,7 @@ from fleet.api.problems import BodyProblem
 from fleet.model.errors import InvalidRequest
 
 LARGEST_BODY_SECONDS = 5.0
-"""Fifty times what it takes: a busy machine fails no test, a comparison of each name with each other does."""
+"""Of this thread's own work: fifty times what it takes. A comparison of each name with each other takes more."""
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
@@ -59,13 +59,13 @@ def test_what_is_not_acceptable_is_refused_by_field(body: bytes, field: str) -> 
 def test_a_name_that_comes_twice_is_found_at_once_in_the_largest_body() -> None:
     names = [*map(str, range(90_000)), "89999"]
     body = ("{" + ",".join(f'"{name}":0' for name in names) + "}").encode()
-    began = time.perf_counter()
+    began = time.thread_time()
 
     with pytest.raises(BodyProblem) as refused:
         parse(body)
 
     assert refused.value.errors[0]["field"] == "89999"
-    assert time.perf_counter() - began < LARGEST_BODY_SECONDS
+    assert time.thread_time() - began < LARGEST_BODY_SECONDS
 
 
 def test_many_brackets_side_by_side_are_no_deep_nesting() -> None:

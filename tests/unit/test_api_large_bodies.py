@@ -15,7 +15,7 @@ from fleet.api import bodies
 from fleet.api.bodies import ASIDE_BYTES, StrictRequest
 from fleet.api.problems import BodyProblem
 
-SECONDS_MAX = 10
+SECONDS_MAX = 60
 
 
 def reading(body: bytes, limiter: anyio.CapacityLimiter) -> StrictRequest:

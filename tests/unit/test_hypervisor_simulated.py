@@ -26,6 +26,9 @@ from fleet.hypervisor.domain_file import DomainFile
 from fleet.model.config_value import ConfigError
 from fleet.model.domain import sum_domains
 
+START_SECONDS_MAX = 120
+"""A process is started afresh, never forked: other tests leave threads behind, which a fork would not have."""
+
 
 def a_spec(number: int = 1) -> DomainSpec:
     return DomainSpec(uuid=f"i{number}", name=f"vm{number}", cpus=1, memory_mb=256, disk_gb=5)
@@ -207,20 +210,20 @@ def test_disks_occupy_room_only_where_the_node_is_simulated(tmp_path: Path) -> N
 
 def _create_many(folder: Path, first: int, barrier: Barrier) -> None:
     driver = simulated_hypervisor(folder, "n1")
-    barrier.wait(30)
+    barrier.wait(START_SECONDS_MAX)
     for number in range(first, first + 25):
         driver.create(a_spec(number))
         driver.create(a_spec(1000))
 
 
 def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(4)
     processes = [context.Process(target=_create_many, args=(tmp_path, 25 * n, barrier)) for n in range(4)]
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(2 * START_SECONDS_MAX)
 
     assert [process.exitcode for process in processes] == [0] * 4
     assert {d.uuid for d in simulated_hypervisor(tmp_path, "n1").domains()} == {f"i{n}" for n in [*range(100), 1000]}
@@ -237,9 +240,9 @@ def _die_while_changing(folder: Path) -> None:
 def test_a_process_killed_while_writing_leaves_the_old_state_and_no_lock(tmp_path: Path) -> None:
     driver = simulated_hypervisor(tmp_path, "n1")
     driver.create(a_spec(1))
-    process = multiprocessing.get_context("fork").Process(target=_die_while_changing, args=(tmp_path,))
+    process = multiprocessing.get_context("spawn").Process(target=_die_while_changing, args=(tmp_path,))
     process.start()
-    process.join(30)
+    process.join(START_SECONDS_MAX)
 
     assert process.exitcode == -signal.SIGKILL
     assert (tmp_path / "reached").exists()

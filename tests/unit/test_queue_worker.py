@@ -13,6 +13,8 @@ from fleet.queue.jobs import Inbox
 from fleet.queue.worker import Worker, WorkerLimits, WorkerStuck
 from tests.servers import wait_until
 
+SECONDS_MAX = 60.0
+
 
 class Waiting(Inbox):
     """An inbox in this process; an exception in it is raised when its turn comes."""
@@ -71,12 +73,12 @@ class Running:
 
     def end(self) -> None:
         self.stop.set()
-        self.thread.join(10)
+        self.thread.join(SECONDS_MAX)
         assert not self.thread.is_alive()
 
 
 def test_operations_run_side_by_side_up_to_the_number_of_slots() -> None:
-    barrier = threading.Barrier(3, timeout=10)
+    barrier = threading.Barrier(3, timeout=SECONDS_MAX)
     now, most, guard = [0], [0], threading.Lock()
 
     def handle(_uuid: str) -> None:
@@ -89,7 +91,7 @@ def test_operations_run_side_by_side_up_to_the_number_of_slots() -> None:
 
     inbox = Waiting(*(f"o{number}" for number in range(9)))
     running = Running(inbox, handle, slots=3)
-    wait_until(lambda: inbox.wake_ups.empty() and running.worker.busy == 0, seconds=10, what="all are done")
+    wait_until(lambda: inbox.wake_ups.empty() and running.worker.busy == 0, seconds=SECONDS_MAX, what="all are done")
     running.end()
 
     assert most[0] == 3
@@ -106,20 +108,20 @@ def test_one_broken_operation_does_not_end_the_others() -> None:
         done.append(uuid)
 
     running = Running(Waiting("broken", "unlucky", "good"), handle)
-    wait_until(lambda: done == ["good"], seconds=10, what="the good one is done")
+    wait_until(lambda: done == ["good"], seconds=SECONDS_MAX, what="the good one is done")
     running.end()
 
 
 def test_an_outage_of_the_queue_is_sat_out() -> None:
     done: list[str] = []
     running = Running(Waiting(QueueUnavailable("away"), QueueUnavailable("away"), "o"), done.append)
-    wait_until(lambda: done == ["o"], seconds=10, what="work goes on after the outage")
+    wait_until(lambda: done == ["o"], seconds=SECONDS_MAX, what="work goes on after the outage")
     running.end()
 
 
 def test_the_watchdog_is_fed_by_the_loop_itself() -> None:
     running = Running(Waiting(), lambda _uuid: None)
-    wait_until(lambda: running.turns > 3, seconds=10, what="the loop turns")
+    wait_until(lambda: running.turns > 3, seconds=SECONDS_MAX, what="the loop turns")
     running.end()
 
 
@@ -129,11 +131,11 @@ def test_stop_waits_for_what_is_in_hand() -> None:
 
     def handle(uuid: str) -> None:
         begun.set()
-        go.wait(10)
+        go.wait(SECONDS_MAX)
         done.append(uuid)
 
     running = Running(Waiting("o"), handle)
-    assert begun.wait(10)
+    assert begun.wait(SECONDS_MAX)
     running.stop.set()
     go.set()
     running.end()
@@ -143,8 +145,8 @@ def test_stop_waits_for_what_is_in_hand() -> None:
 
 def test_an_operation_that_never_ends_condemns_the_process_and_not_the_service() -> None:
     never = threading.Event()
-    running = Running(Waiting("stuck"), lambda _uuid: never.wait(30), stuck_seconds=0.2)
-    wait_until(lambda: running.error is not None, seconds=10, what="the worker gives up")
+    running = Running(Waiting("stuck"), lambda _uuid: never.wait(2 * SECONDS_MAX), stuck_seconds=0.2)
+    wait_until(lambda: running.error is not None, seconds=SECONDS_MAX, what="the worker gives up")
     never.set()
 
     assert "stuck" in str(running.error)
@@ -182,5 +184,5 @@ def test_the_same_operation_may_be_delivered_twice_at_once(slots: int) -> None:
     done: list[str] = []
     inbox = Waiting("same", "same")
     running = Running(inbox, done.append, slots=slots)
-    wait_until(lambda: len(done) == 2 and running.worker.busy == 0, seconds=10, what="both deliveries ended")
+    wait_until(lambda: len(done) == 2 and running.worker.busy == 0, seconds=SECONDS_MAX, what="both deliveries ended")
     running.end()

@@ -42,15 +42,15 @@ def test_one_thread_at_a_time_looks_for_remedies() -> None:
 
     def slowly() -> tuple[Remedy, ...]:
         looking.set()
-        assert done.wait(10)
+        assert done.wait(60)
         return FOUND
 
     thread = threading.Thread(target=allowance.spend, args=(clock, slowly))
     thread.start()
-    assert looking.wait(10)
+    assert looking.wait(60)
     meanwhile = allowance.spend(clock, lambda: FOUND)
     done.set()
-    thread.join(10)
+    thread.join(60)
 
     assert meanwhile is None
     assert allowance.spend(clock, lambda: FOUND) == FOUND

@@ -162,6 +162,7 @@ def test_metadata_is_stored_as_it_was_given() -> None:
 
 
 SECONDS_MAX: Final = 2
+"""Of this thread's own work."""
 HOSTILE: Final[tuple[tuple[str, Callable[[], Any]], ...]] = (
     ("a hundred thousand rules", lambda: [APART] * 100_000),
     ("a hundred thousand rules in a group", lambda: [{"any_of": [APART] * 100_000}]),
@@ -186,12 +187,12 @@ def deep(levels: int) -> dict[str, Any]:
 @pytest.mark.parametrize("rules", [row[1] for row in HOSTILE], ids=[row[0] for row in HOSTILE])
 def test_a_hostile_tree_is_refused_at_once(rules: Callable[[], Any]) -> None:
     body = rules()
-    before = time.perf_counter()
+    before = time.thread_time()
 
     with pytest.raises(InvalidRequest) as refused:
         parse_rules(body)
 
-    assert time.perf_counter() - before < SECONDS_MAX
+    assert time.thread_time() - before < SECONDS_MAX
     problems = refused.value.extra["errors"]
     assert 1 <= len(problems) <= PROBLEMS_MAX
     assert all(len(item["message"]) < 300 and len(item["field"]) < 200 for item in problems)

@@ -97,7 +97,7 @@ def test_an_unknown_format_is_refused() -> None:
 def syslog(tmp_path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(str(tmp_path / "log"))
-        listening.settimeout(5)
+        listening.settimeout(60)
         yield listening
 
 
@@ -145,7 +145,7 @@ def test_a_system_log_that_is_full_is_not_waited_for_for_ever(
     with system_log("info", "fleet", tmp_path / "log"):
         get_logger("fleet.test").error("key.changed")
 
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
 
 
 def test_the_log_of_a_process_is_as_before_once_the_system_log_is_left(tmp_path: Path, syslog: socket.socket) -> None:

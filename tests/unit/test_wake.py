@@ -9,7 +9,7 @@ from fleet.model.errors import QueueUnavailable
 from fleet.queue.jobs import WakeUp
 from fleet.services.wake import Wake
 
-SECONDS = 10.0
+SECONDS = 60.0
 
 
 class Clock:
@@ -64,7 +64,8 @@ def test_a_bug_in_putting_costs_its_wake_ups_and_nothing_else(wake: Wake, queue:
         assert wake.flush(SECONDS)
 
     assert wake.missed == 1
-    assert [(line["event"], line["operation_ids"]) for line in said] == [("operation.wake_ups_lost", ["lost"])]
+    # The capture hears every thread of the process.
+    assert [line["operation_ids"] for line in said if line["event"] == "operation.wake_ups_lost"] == [["lost"]]
     queue.error = None
     wake(WakeUp("next", 1))
     assert wake.flush(SECONDS)

@@ -24,7 +24,7 @@ from tests.unit.placement.asking import request_of, snapshot_of
 DB = {"tags": {"role": "db"}, "cpus": 1, "memory_mb": 1024, "disk_gb": 10}
 NO_DB = {"resource": "virtual_machine", "operator": "has_not", "tags": {"role": "db"}}
 BUDGET_SECONDS = 1.0
-"""Ten times what a large refusal may take, so that a busy machine fails no test; the benchmark has the figure."""
+"""Of this thread's own work: ten times what a large refusal may take. The benchmark has the figure."""
 
 
 def told(*nodes: dict[str, Any], config: Any = None, instances: Any = (), **request: Any) -> list[str]:
@@ -359,9 +359,9 @@ def test_a_new_node_is_mistaken_for_no_node_of_the_fleet() -> None:
 def test_no_node_is_advised_with_more_gpus_than_a_node_may_have_and_a_million_cost_no_more_than_one() -> None:
     assert "register" in changes(a_node(), gpus=UNITS_MAX)
     for asked in ({}, {"gpu_profile": "1g.5gb"}):
-        began = time.perf_counter()
+        began = time.thread_time()
         assert "register" not in changes(a_node(), gpus=1_000_000, **asked)
-        assert time.perf_counter() - began < BUDGET_SECONDS
+        assert time.thread_time() - began < BUDGET_SECONDS
 
 
 def test_an_empty_fleet_needs_a_node() -> None:
@@ -394,9 +394,9 @@ def test_the_work_is_bounded_on_ten_thousand_nodes(body: dict[str, Any], monkeyp
         return decide_on(*given)
 
     monkeypatch.setattr(counterfactuals, "decide_on", counted)
-    started = time.perf_counter()
+    started = time.thread_time()
     found = remedies(request, snapshot, 0, decision)
 
-    assert time.perf_counter() - started < BUDGET_SECONDS
+    assert time.thread_time() - started < BUDGET_SECONDS
     assert len(made) <= DECISIONS_MAX
     assert found
