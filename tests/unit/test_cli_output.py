@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import os
 import pty
 import re
@@ -271,13 +271,10 @@ def test_a_terminal_of_unknown_width_is_taken_for_80_characters() -> None:
         os.close(there)
     told = b""
     # One reading may return a part. When nobody has the terminal open any more, the end of it is an error on Linux.
-    try:
+    with contextlib.suppress(OSError):
         while part := os.read(here, 10_000):
             told += part
-    except OSError as end:
-        assert end.errno == errno.EIO, end
-    finally:
-        os.close(here)
+    os.close(here)
     lines = told.decode().splitlines()
     assert [len(line.split()) for line in lines] == [16, 15, 9]
 
