@@ -32,8 +32,12 @@ from redis.retry import Retry
 from tests.provision import MARIADB, REDIS, Program, required
 
 HOST = "127.0.0.1"
-START_SECONDS_MAX = 30.0
-STOP_SECONDS_MAX = 15.0
+PORTS_FROM = 20_000
+EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+# Bounds for a hang: a busy machine with a slow disk takes its time.
+START_SECONDS_MAX = 120.0
+STOP_SECONDS_MAX = 60.0
+STATEMENT_SECONDS_MAX = 120
 POLL_SECONDS = 0.02
 START_TRIES = 3
 LOG_LINES_SHOWN = 15
@@ -55,11 +59,41 @@ class ServerFailedError(Exception):
     """The server did not start or stop; the message ends with the last lines of its log."""
 
 
+_given: set[int] = set()
+"""Ports that this process gave away already: who got one may not be listening yet, or be down for a while."""
+
+
 def free_port() -> int:
-    """A port that was free a moment ago; whoever uses it must be ready to try another."""
+    """A port that was free a moment ago; whoever uses it must be ready to try another.
+
+    It is none that the kernel gives to outgoing connections: while a server is down, one of those might get its port,
+    and a client that tries again and again might be connected to itself.
+    """
+    ports = range(PORTS_FROM, _first_ephemeral_port())
+    start = secrets.randbelow(len(ports)) if ports else 0
+    for port in (*ports[start:], *ports[:start]):
+        if port not in _given and _is_free(port):
+            _given.add(port)
+            return port
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
+
+
+def _first_ephemeral_port() -> int:
+    """Where the kernel's own choice begins: 32768, unless this machine says something else."""
+    with contextlib.suppress(OSError):
+        return int(EPHEMERAL_RANGE.read_text().split()[0])
+    return 32_768
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True
 
 
 def wait_until(done: Callable[[], bool], *, seconds: float, what: str) -> None:
@@ -249,13 +283,13 @@ class MariaDBServer(Server):
     def create_database(self, name: str | None = None) -> str:
         """Make a database, and answer its name."""
         chosen = name or f"fleet_{secrets.token_hex(4)}"
-        with self.connect() as connection, connection.cursor() as cursor:
+        with self.connect(seconds=STATEMENT_SECONDS_MAX) as connection, connection.cursor() as cursor:
             cursor.execute(f"CREATE DATABASE `{chosen}`")
         return chosen
 
     def drop_database(self, name: str) -> None:
         """Remove a database, and first every connection that is still in it: one may hold a lock that would block."""
-        with self.connect() as connection, connection.cursor() as cursor:
+        with self.connect(seconds=STATEMENT_SECONDS_MAX) as connection, connection.cursor() as cursor:
             cursor.execute("SELECT id FROM information_schema.processlist WHERE db = %s", (name,))
             for (connection_id,) in cursor.fetchall():
                 # It may have gone by itself in between.
@@ -376,7 +410,7 @@ def _mariadb_template(program: Program) -> Path:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=START_SECONDS_MAX * 2,
+        timeout=START_SECONDS_MAX,
         env=program.environment(),
         cwd=folder,
         check=False,
