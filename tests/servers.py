@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import itertools
 import os
 import secrets
 import shutil
@@ -71,7 +72,7 @@ def free_port() -> int:
     """
     ports = range(PORTS_FROM, _first_ephemeral_port())
     start = secrets.randbelow(len(ports)) if ports else 0
-    for port in (*ports[start:], *ports[:start]):
+    for port in itertools.chain(ports[start:], ports[:start]):
         if port not in _given and _is_free(port):
             _given.add(port)
             return port

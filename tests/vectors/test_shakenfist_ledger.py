@@ -21,13 +21,13 @@ from fleet.ledger.ground_truth import record as record_sighting
 from fleet.model import capacity
 from fleet.model.admission import Admitted, Refused, Stage
 from fleet.model.resources import Amounts, DimensionFigure
-from tests.ledger import fleet_of
+from tests.ledger import fleet_of, past
 from tests.ledger.fleet_of import PLAIN, ask
-from tests.servers import wait_until
 
 pytestmark = pytest.mark.vectors
 
 PER_VCPU = Decimal("0.6")
+HOUR, MINUTE = 3600, 60
 
 
 @pytest.fixture
@@ -181,10 +181,11 @@ def test_v14_over_the_claim_is_told_in_advisory_mode_and_denied_in_hard_mode(
 
 
 def test_v15_a_claim_past_its_end_that_is_not_swept_pays_nothing(db: Database, n2: int) -> None:
-    claim = claimed(db, n2, limit=4, used=2, seconds=2)
-    ends = fleet_of.claim_row(db, claim)["expires_at"]
-    wait_until(lambda: now_us(db) > ends, seconds=10, what="the claim's end")
+    with past.ago(db, HOUR):
+        claim = claimed(db, n2, limit=4, used=2, seconds=HOUR - MINUTE)
     before = fleet_of.claim_row(db, claim)
+    assert now_us(db) > before["expires_at"]
+    assert (before["coverage_state"], before["used_cpus"]) == ("active", 2)
     outcome = fleet_of.admit(db, ask(n2, cpus=4, namespace="claimed"))
 
     assert isinstance(outcome, Admitted)
