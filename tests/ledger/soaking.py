@@ -14,15 +14,18 @@ from typing import Any
 from fleet.ledger import leases, moves
 from fleet.ledger.ask import NodeAsk
 from fleet.ledger.database import Database, Sql
-from fleet.ledger.reconcile import reconcile
+from fleet.ledger.reconcile import CORRECTED, reconcile
 from fleet.ledger.release import Released
 from fleet.ledger.samples import set_scheduling
-from fleet.model.admission import Admitted
+from fleet.model.admission import AdmissionOutcome, Admitted
 from fleet.model.resources import Amounts
 from tests.ledger import fleet_of, racing
-from tests.ledger.racing import Attempt, Pause
+from tests.ledger.racing import Attempt, Pause, until_known
 
 HELD_MAX = 12
+HOUSE_SECONDS_MAX = 120
+LEASE_SECONDS = 3600
+TURNS_MIN = 5
 CLAIMED = "claimed"
 """The namespace that holds a claim: tenants with an even seed belong to it."""
 
@@ -38,18 +41,27 @@ OVER = Sql("""
 class Acknowledged:
     """What one tenant was told: the instances it holds, by node, those it deleted, and how much it did."""
 
-    namespace: str = fleet_of.NAMESPACE
+    seed: int
     held: dict[str, int] = field(default_factory=dict)
     drafts: set[str] = field(default_factory=set)
     deleted: set[str] = field(default_factory=set)
     done: int = 0
 
+    @property
+    def namespace(self) -> str:
+        return fleet_of.NAMESPACE if self.seed % 2 else CLAIMED
+
 
 def tenant(
-    db: Database, pause: Pause, attempt: Attempt, seed: int, node_ids: Sequence[int], seconds: float
+    db: Database,
+    pause: Pause,
+    attempt: Attempt,
+    mine: Acknowledged,
+    node_ids: Sequence[int],
+    seconds: float,
 ) -> Acknowledged:
-    """Create, move, settle and delete at random until time is up."""
-    draw, mine = random.Random(seed), Acknowledged(fleet_of.NAMESPACE if seed % 2 else CLAIMED)
+    """Create, move, settle and delete at random until time is up, on top of what it was told so far."""
+    draw = random.Random(f"{mine.seed} {mine.done}")
     # The first create of all tenants is on one node at once.
     _create(db, pause, attempt, draw, mine, node_ids[:1])
     end = time.monotonic() + seconds
@@ -62,9 +74,7 @@ def tenant(
         elif what == "move" and mine.drafts:
             _move(db, pause, draw, mine, node_ids)
         elif what == "settle" and mine.drafts:
-            instance = draw.choice(sorted(mine.drafts))
-            assert fleet_of.settle(db, instance)
-            mine.drafts.discard(instance)
+            _settle(db, draw, mine)
         elif what == "migrate" and set(mine.held) - mine.drafts:
             _migrate(db, draw, mine, node_ids)
         elif what == "grow" and mine.held:
@@ -79,11 +89,20 @@ def _create(
     cpus, memory_mb = draw.randint(1, 3), draw.choice((64, 128, 256))
     wanted = [fleet_of.ask(node_id, cpus=cpus, memory_mb=memory_mb, namespace=mine.namespace) for node_id in order]
     for item in wanted:
-        outcome = racing.until_decided(db, pause, attempt, item)
-        if isinstance(outcome, Admitted):
+        if isinstance(_decided(db, pause, attempt, item), Admitted):
             mine.held[item.instance_uuid] = item.node_id
             mine.drafts.add(item.instance_uuid)
             return
+
+
+def _decided(db: Database, pause: Pause, attempt: Attempt, wanted: NodeAsk) -> AdmissionOutcome:
+    return until_known(lambda: racing.until_decided(db, pause, attempt, wanted))
+
+
+def _settle(db: Database, draw: random.Random, mine: Acknowledged) -> None:
+    instance = draw.choice(sorted(mine.drafts))
+    assert until_known(lambda: fleet_of.settle(db, instance))
+    mine.drafts.discard(instance)
 
 
 def _delete(db: Database, draw: random.Random, mine: Acknowledged) -> None:
@@ -91,7 +110,7 @@ def _delete(db: Database, draw: random.Random, mine: Acknowledged) -> None:
 
 
 def _drop(db: Database, mine: Acknowledged, instance: str) -> None:
-    assert isinstance(fleet_of.delete(db, instance), Released)
+    assert isinstance(until_known(lambda: fleet_of.delete(db, instance)), Released)
     del mine.held[instance]
     mine.drafts.discard(instance)
     mine.deleted.add(instance)
@@ -102,7 +121,7 @@ def _move(db: Database, pause: Pause, draw: random.Random, mine: Acknowledged, n
     source = mine.held[instance]
     target = draw.choice([node_id for node_id in node_ids if node_id != source])
     wanted = _elsewhere(db, mine, instance, target, source=source)
-    if isinstance(racing.until_decided(db, pause, racing.guarded, wanted), Admitted):
+    if isinstance(_decided(db, pause, racing.guarded, wanted), Admitted):
         mine.held[instance] = target
 
 
@@ -114,16 +133,17 @@ def _migrate(db: Database, draw: random.Random, mine: Acknowledged, node_ids: Se
     if draw.random() < 0.5:
         size = Amounts(draw.randint(1, 3), draw.choice((64, 128, 256)), 0, 1)
         wanted = replace(wanted, held=wanted.amounts, amounts=size)
-    if not isinstance(moves.begin(db, wanted), Admitted):
+    begun = wanted
+    if not isinstance(until_known(lambda: moves.begin(db, begun)), Admitted):
         return
     if draw.random() < 0.3:
-        assert moves.abort(db, instance, "given up")
+        assert until_known(lambda: moves.abort(db, instance, "given up"))
         return
     if draw.random() < 0.2:
         # Deleted in mid-move: both nodes and the growth go back at once.
         _drop(db, mine, instance)
         return
-    assert moves.settle(db, instance, rows=lambda conn: fleet_of.moved_instance(conn, wanted))
+    assert until_known(lambda: moves.settle(db, instance, rows=lambda conn: fleet_of.moved_instance(conn, begun)))
     mine.held[instance] = target
 
 
@@ -134,7 +154,7 @@ def _grow(db: Database, pause: Pause, draw: random.Random, mine: Acknowledged) -
     wanted = fleet_of.ask(
         mine.held[instance], cpus=cpus, memory_mb=memory_mb, instance_uuid=instance, namespace=mine.namespace
     )
-    if isinstance(racing.until_decided(db, pause, racing.grown, wanted), Admitted):
+    if isinstance(_decided(db, pause, racing.grown, wanted), Admitted):
         held = _size(db, instance)
         assert (held["cpus"], held["memory_mb"]) == (cpus, memory_mb)
 
@@ -152,18 +172,31 @@ def _elsewhere(db: Database, mine: Acknowledged, instance: str, target: int, **h
 
 
 def _size(db: Database, instance: str) -> dict[str, Any]:
-    return fleet_of.rows(db, "SELECT cpus, memory_mb FROM charges WHERE instance_uuid = :uuid", uuid=instance)[0]
+    statement = "SELECT cpus, memory_mb FROM charges WHERE instance_uuid = :uuid"
+    return until_known(lambda: fleet_of.rows(db, statement, uuid=instance))[0]
 
 
 @dataclass(slots=True)
 class House:
-    """What the fleet's own processes saw while the tenants worked."""
+    """What the fleet's own processes did and saw while the tenants worked.
+
+    `busy` says whether they did enough to have been in the way: passes and looks fall between the acts of others.
+    """
 
     passes: int = 0
     looks: int = 0
     corrections: list[str] = field(default_factory=list)
     over: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+
+    @property
+    def busy(self) -> bool:
+        return min(self.passes, self.looks) > TURNS_MIN
+
+
+def corrected(db: Database) -> list[str]:
+    """What any pass set right, also one that has lost its own report."""
+    return [str(event) for event in fleet_of.events_of(db, CORRECTED)]
 
 
 @contextmanager
@@ -196,7 +229,8 @@ def keeping(url: str, names: Sequence[str], sample: dict[str, Any]) -> Iterator[
     finally:
         stop.set()
         for thread in threads:
-            thread.join(30)
+            thread.join(HOUSE_SECONDS_MAX)
+        house.errors += ["one of the house hangs"] if any(thread.is_alive() for thread in threads) else []
 
 
 def _reconciler(house: House) -> Callable[[Database], None]:
@@ -204,7 +238,7 @@ def _reconciler(house: House) -> Callable[[Database], None]:
 
     def once(db: Database) -> None:
         if not lease:
-            taken = leases.acquire(db, "reconciler", "soak", 120)
+            taken = leases.acquire(db, "reconciler", "soak", LEASE_SECONDS)
             assert taken is not None
             lease.append(taken)
         report = reconcile(db, lease[0], fleet_of.PLAIN)
@@ -218,7 +252,7 @@ def _repeat(url: str, actor: Callable[[Database], None], house: House, stop: thr
     db = Database(url, pool_size=2)
     try:
         while not stop.wait(0.005):
-            actor(db)
+            until_known(lambda: actor(db))
     except Exception as error:  # noqa: BLE001  # what reached the caller is the finding
         house.errors.append(f"{getattr(actor, '__name__', actor)}: {type(error).__name__}: {error}")
     finally:
