@@ -24,6 +24,9 @@ from tests.servers import free_port, fresh_database, wait_until
 
 SECRET = "a-secret-that-only-tests-know-0123456789"
 START_SECONDS = 60
+ANSWER_SECONDS_MAX = 60
+"""So long a caller waits: an answer may be slow where the machine is, and only a hang is a failure."""
+
 METRICS: Mapping[str, Any] = {
     "is_hypervisor": True,
     "cpu_threads": 16,
@@ -51,6 +54,7 @@ class Served:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.database_url = database_url
+        self.redis_url = redis_url
         self.key_file = folder / "admin.key"
         self.config = folder / "config"
         self.log = folder / "api.log"
@@ -84,7 +88,7 @@ class Served:
         self.process = None
         process.send_signal(signal.SIGTERM)
         try:
-            return process.wait(timeout=30)
+            return process.wait(timeout=60)
         finally:
             process.kill()
 
@@ -102,6 +106,10 @@ class Served:
     @property
     def admin_key(self) -> str:
         return self.key_file.read_text().strip()
+
+    def client(self) -> httpx.Client:
+        """A connection of its own, without a token."""
+        return httpx.Client(base_url=self.url, timeout=ANSWER_SECONDS_MAX)
 
     def admin(self) -> As:
         return As.login(self.url, "system", self.admin_key)
@@ -138,7 +146,7 @@ class As:
 
     @classmethod
     def login(cls, url: str, namespace: str, key: str) -> As:
-        client = httpx.Client(base_url=url, timeout=20)
+        client = httpx.Client(base_url=url, timeout=ANSWER_SECONDS_MAX)
         answer = client.post("/auth", json={"namespace": namespace, "key": key})
         assert answer.status_code == 200, answer.text
         return cls.with_token(client, answer.json()["token"])
@@ -205,12 +213,17 @@ def somewhere() -> str:
 
 
 def calling_from(served: Served, address: str) -> httpx.Client:
-    return httpx.Client(base_url=served.url, timeout=20, transport=httpx.HTTPTransport(local_address=address))
+    transport = httpx.HTTPTransport(local_address=address)
+    return httpx.Client(base_url=served.url, timeout=ANSWER_SECONDS_MAX, transport=transport)
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment without this machine's own FLEET_ variables."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("FLEET_")}
+    """The environment without this machine's own FLEET_ variables, and without a terminal's size: it wraps lines."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("FLEET_") and name not in {"COLUMNS", "LINES"}
+    }
 
 
 def assert_problem(answer: httpx.Response, status: int, code: str, field_name: str | None = None) -> dict[str, Any]:

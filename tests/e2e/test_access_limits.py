@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,50 @@ import pytest
 from fleet.api.addresses import TrustedProxies
 from fleet.ledger.database import Database, Sql
 from fleet.services.failed_logins import MESSAGE, PAIR_MAX, TOKENS_MAX, WINDOW_SECONDS
-from tests.e2e.served import SECRET, As, Ended, Names, Served, assert_problem, calling_from, somewhere
+from tests.e2e.served import (
+    ANSWER_SECONDS_MAX,
+    SECRET,
+    As,
+    Ended,
+    Names,
+    Served,
+    assert_problem,
+    calling_from,
+    somewhere,
+)
 
 
 def login(client: httpx.Client, namespace: str, key: str, **headers: str) -> httpx.Response:
     return client.post("/auth", json={"namespace": namespace, "key": key}, headers=headers)
+
+
+def counted_alone(served: Served) -> bool:
+    """Whether Redis was late, by a quarter of a second: a process counts by itself then, for five seconds.
+
+    So two counts may fill, one after the other, where else there is one.
+    """
+    return "auth.limits_in_memory" in served.log.read_text()
+
+
+def until_refused(
+    served: Served, fail: Callable[[int], httpx.Response], allowed: int = PAIR_MAX, *, begin: int = 0
+) -> httpx.Response:
+    """Fail until that is refused, which must be after as many failures as are allowed; the refusal.
+
+    All on one connection: one process has both counts, and both are full before it is through with twice as many.
+    `begin`: so many failures there were before.
+    """
+    for at in range(begin, 2 * allowed + 1):
+        answer = fail(at)
+        if answer.status_code == 429:
+            assert at == allowed or (at > allowed and counted_alone(served)), at
+            return answer
+        assert_problem(answer, 401, "unauthenticated")
+    raise AssertionError(f"{2 * allowed + 1} failures and no refusal")
+
+
+def fails(client: httpx.Client, namespace: str, at: int, **headers: str) -> httpx.Response:
+    return login(client, namespace, f"first.{at}", **headers)
 
 
 @pytest.fixture
@@ -31,8 +71,7 @@ def attacked(served: Served, admin: As, new_name: Names) -> tuple[str, str]:
 def test_too_many_wrong_keys_are_answered_429_with_the_wait(served: Served, attacked: tuple[str, str]) -> None:
     name, key = attacked
     with calling_from(served, somewhere()) as client:
-        statuses = [login(client, name, f"first.{at}").status_code for at in range(PAIR_MAX)]
-        assert statuses == [401] * PAIR_MAX
+        until_refused(served, partial(fails, client, name))
 
         refused = login(client, name, key)
 
@@ -48,9 +87,7 @@ def test_a_namespace_that_is_not_there_is_limited_in_the_same_words(served: Serv
     answers = []
     for name in (attacked[0], "nobody-at-all", "system"):
         with calling_from(served, somewhere()) as client:
-            for at in range(PAIR_MAX):
-                assert login(client, name, f"first.{at}").status_code == 401
-            answers.append(login(client, name, "first.x"))
+            answers.append(until_refused(served, partial(fails, client, name)))
 
     details = {assert_problem(answer, 429, "rate_limited")["detail"].partition(";")[0] for answer in answers}
     assert details == {"too many failed logins to this namespace from this address"}
@@ -74,20 +111,20 @@ def test_a_right_key_gives_nothing_back(served: Served, attacked: tuple[str, str
     name, key = attacked
     with calling_from(served, somewhere()) as client:
         for at in range(PAIR_MAX - 1):
-            login(client, name, f"first.{at}")
+            assert login(client, name, f"first.{at}").status_code == 401
         for _ in range(3):
             assert login(client, name, key).status_code == 200
-        assert login(client, name, "first.wrong").status_code == 401
+
+        until_refused(served, partial(fails, client, name), begin=PAIR_MAX - 1)
 
         assert login(client, name, key).status_code == 429
 
 
 def test_bad_tokens_are_limited_and_good_ones_are_served(served: Served, admin: As) -> None:
     with calling_from(served, somewhere()) as client:
-        bad = [client.get("/nodes", headers={"Authorization": f"Bearer {at}"}).status_code for at in range(TOKENS_MAX)]
-        assert set(bad) == {401}
-
-        limited = client.get("/nodes", headers={"Authorization": "Bearer another"})
+        limited = until_refused(
+            served, lambda at: client.get("/nodes", headers={"Authorization": f"Bearer {at}"}), TOKENS_MAX
+        )
 
         assert_problem(limited, 429, "rate_limited")
         assert client.get("/nodes", headers=admin.headers).status_code == 200
@@ -99,8 +136,11 @@ def test_bad_tokens_are_limited_and_good_ones_are_served(served: Served, admin: 
 def test_nobody_chooses_an_address_by_a_header(served: Served, attacked: tuple[str, str]) -> None:
     name, key = attacked
     with calling_from(served, somewhere()) as client:
-        for at in range(PAIR_MAX):
-            login(client, name, f"first.{at}", **{"X-Forwarded-For": f"192.0.2.{at}", "Forwarded": f"for=192.0.2.{at}"})
+
+        def elsewhere(at: int) -> httpx.Response:
+            return fails(client, name, at, **{"X-Forwarded-For": f"192.0.2.{at}", "Forwarded": f"for=192.0.2.{at}"})
+
+        until_refused(served, elsewhere)
 
         assert login(client, name, key, **{"X-Forwarded-For": "192.0.2.99"}).status_code == 429
 
@@ -115,11 +155,14 @@ def behind_a_proxy(tmp_path: Path, redis_url: str) -> Iterator[Served]:
 
 
 def test_behind_a_trusted_proxy_each_caller_has_its_own_budget(behind_a_proxy: Served) -> None:
-    with httpx.Client(base_url=behind_a_proxy.url, timeout=20) as proxy:
+    with behind_a_proxy.client() as proxy:
         key = behind_a_proxy.admin_key
-        for at in range(PAIR_MAX):
+
+        def claims_another(at: int) -> httpx.Response:
             # What a caller claims stands before what the proxies wrote.
-            login(proxy, "system", f"wrong{at}", **{"X-Forwarded-For": f"192.0.2.{at}, 198.51.100.1, 10.0.0.7"})
+            return fails(proxy, "system", at, **{"X-Forwarded-For": f"192.0.2.{at}, 198.51.100.1, 10.0.0.7"})
+
+        until_refused(behind_a_proxy, claims_another)
 
         assert login(proxy, "system", key, **{"X-Forwarded-For": "198.51.100.1"}).status_code == 429
         assert login(proxy, "system", key, **{"X-Forwarded-For": "198.51.100.2"}).status_code == 200
@@ -153,14 +196,16 @@ def test_a_burst_is_one_event_of_the_namespace_and_says_from_where(
     name, _ = attacked
     address = somewhere()
     with calling_from(served, address) as client:
-        for at in range(PAIR_MAX * 2):
-            login(client, name, f"first.{at}")
+        until_refused(served, partial(fails, client, name))
+        for at in range(PAIR_MAX):
+            assert login(client, name, f"first.again{at}").status_code == 429
 
     events = admin.get(f"/auth/namespaces/{name}/events").json()["items"]
 
     bursts = [(event["level"], event["payload"]) for event in events if event["message"] == MESSAGE]
     figures = {"budget": "logins_to_one_namespace", "namespace": name, "failures": PAIR_MAX, "window_seconds": 60}
-    assert bursts == [("warning", {**figures, "by": f"address:{address}"})]
+    told = ("warning", {**figures, "by": f"address:{address}"})
+    assert bursts == [told] or (bursts == [told] * 2 and counted_alone(served))
 
 
 def test_every_act_on_keys_says_who_did_it(served: Served, admin: As, new_name: Names) -> None:
@@ -254,7 +299,7 @@ def test_the_commands_make_rotate_list_and_delete(fleet: Callable[..., Ended], s
     for key in (made["key"], rotated["key"]):
         As.login(served.url, name, key).client.close()
     assert fleet("key", "rotate", name, "ci").code == 0
-    with httpx.Client(base_url=served.url) as client:
+    with served.client() as client:
         assert {login(client, name, key).status_code for key in (made["key"], rotated["key"])} == {401}
     assert fleet("key", "delete", name, "ci").code == 0
     assert fleet("key", "delete", name, "ci").code != 0
@@ -335,7 +380,7 @@ def test_metrics_want_the_token_that_is_configured(tmp_path: Path, redis_url: st
         config.write(f"METRICS_TOKEN={token}\n")
     with served as running:
         answers = [
-            httpx.get(f"{running.url}/metrics", headers=headers, timeout=10)
+            httpx.get(f"{running.url}/metrics", headers=headers, timeout=ANSWER_SECONDS_MAX)
             for headers in ({}, {"Authorization": f"Bearer {token}x"}, {"Authorization": f"Bearer {token}"})
         ]
         with running.admin() as admin:

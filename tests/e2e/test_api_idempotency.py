@@ -12,7 +12,7 @@ import pytest
 
 from fleet.ledger.database import Database, Sql
 from fleet.ledger.idempotency import KEPT_SECONDS
-from tests.e2e.served import As, Names, Served, assert_problem
+from tests.e2e.served import ANSWER_SECONDS_MAX, As, Names, Served, assert_problem
 
 SHAPE = {"name": "web", "cpus": 1, "memory_mb": 128, "disk_gb": 1}
 A_DAY_LATER = Sql(f"""
@@ -83,7 +83,7 @@ def test_duplicates_at_the_same_time_make_one_thing(owner: As) -> None:
     barrier = threading.Barrier(6)
 
     def ask() -> None:
-        with httpx.Client(base_url=owner.client.base_url, timeout=20) as client:
+        with httpx.Client(base_url=owner.client.base_url, timeout=ANSWER_SECONDS_MAX) as client:
             caller = As.with_token(client, owner.token)
             barrier.wait()
             answers.append(caller.post("/instances", SHAPE, Idempotency_Key="at once"))

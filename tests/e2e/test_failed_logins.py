@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 
@@ -30,8 +31,16 @@ from tests.servers import RedisServer, free_port, wait_until
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"
 Made = Callable[..., FailedLogins]
-EACH_WAITS_SECONDS = PAIR_MAX * 2 * REDIS_SECONDS
-"""So long would as many failures take at the least, if each waited for Redis by itself: the question, and the count."""
+PATIENT_SECONDS = 10.0
+"""What Redis is given where the wait is not the subject: a late answer would be counted in memory, and told apart."""
+
+HANG_SECONDS = 2.0
+"""What Redis is given where it hangs, and afterwards, when it must answer: a busy machine takes its time."""
+
+
+def each_waits(seconds: float) -> float:
+    """How long as many failures take at the least if each waits for Redis by itself: the question, and the count."""
+    return PAIR_MAX * 2 * seconds
 
 
 class Told:
@@ -61,7 +70,7 @@ def made(request: pytest.FixtureRequest, told: Told) -> Iterator[Callable[[], Fa
         yield lambda: one
         return
     url = request.getfixturevalue("redis_url")
-    yield lambda: counting(connect(url, hasty_seconds=REDIS_SECONDS), told)
+    yield lambda: counting(connect(url, hasty_seconds=PATIENT_SECONDS), told)
 
 
 def fail(failures: FailedLogins, times: int, address: str = HERE, namespace: str = "tenant") -> None:
@@ -79,13 +88,15 @@ def refused(failures: FailedLogins, address: str = HERE, namespace: str = "tenan
 
 
 def test_after_so_many_failures_the_next_try_waits_out_the_window(made: Made, told: Told) -> None:
-    failures = made()
+    failures, began = made(), time.monotonic()
     fail(failures, PAIR_MAX)
 
     error = refused(failures)
 
     assert error is not None
-    assert WINDOW_SECONDS - 5 <= error.extra["retry_after_seconds"] <= WINDOW_SECONDS
+    # Redis and the answer tell whole seconds.
+    least = WINDOW_SECONDS - (time.monotonic() - began) - 2
+    assert least <= error.extra["retry_after_seconds"] <= WINDOW_SECONDS
     assert str(error.extra["retry_after_seconds"]) in error.detail
     with pytest.raises(RateLimited):
         failures.refuse_known(HERE, "tenant")
@@ -159,8 +170,8 @@ def test_a_window_ends(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
         return refused(failures) is not None
 
     # On a busy machine a window may be over between two failures: then the next one is tried.
-    wait_until(used_up, seconds=10, what="a window is used up")
-    wait_until(lambda: refused(failures) is None, seconds=10, what="the window ends")
+    wait_until(used_up, seconds=60, what="a window is used up")
+    wait_until(lambda: refused(failures) is None, seconds=60, what="the window ends")
 
 
 def test_a_used_up_budget_is_told_once_however_many_tries_follow(made: Made, told: Told) -> None:
@@ -193,13 +204,21 @@ def test_a_redis_that_is_away_costs_a_moment_once_and_no_login(told: Told) -> No
     fail(failures, PAIR_MAX)
 
     assert refused(failures) is not None
-    assert time.monotonic() - began < EACH_WAITS_SECONDS
+    assert time.monotonic() - began < each_waits(REDIS_SECONDS)
+
+
+def answers(server: RedisServer) -> bool:
+    with contextlib.closing(server.connect()) as client:
+        try:
+            return bool(client.ping())
+        except redis.RedisError:
+            return False
 
 
 def test_a_redis_that_hangs_is_waited_for_once_and_used_again_later(own_redis: RedisServer, told: Told) -> None:
     now = [1000.0]
     failures = FailedLogins(
-        connect(own_redis.url(), hasty_seconds=REDIS_SECONDS),
+        connect(own_redis.url(), hasty_seconds=HANG_SECONDS),
         elapsed=lambda: now[0],
         wall_clock=time.time,
         on_burst=told,
@@ -214,7 +233,8 @@ def test_a_redis_that_hangs_is_waited_for_once_and_used_again_later(own_redis: R
     finally:
         own_redis.resume()
 
-    assert took < EACH_WAITS_SECONDS
+    assert took < each_waits(HANG_SECONDS)
+    wait_until(lambda: answers(own_redis), seconds=60, what="Redis answers again")
     # What was counted in Redis before is not lost, and another process's failures are seen again.
     now[0] += REDIS_PAUSE_SECONDS + WINDOW_SECONDS
     assert refused(failures) is None
@@ -224,7 +244,7 @@ def test_a_redis_that_hangs_is_waited_for_once_and_used_again_later(own_redis: R
 
 def test_redis_holds_no_key_and_no_token(redis_url: str, told: Told) -> None:
     client = connect(redis_url)
-    failures = counting(connect(redis_url, hasty_seconds=REDIS_SECONDS), told)
+    failures = counting(connect(redis_url, hasty_seconds=PATIENT_SECONDS), told)
     fail(failures, 1)
     failures.token_failed(HERE)
 

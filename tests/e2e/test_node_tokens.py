@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import httpx
 import pytest
 
 from fleet.ledger import operations
@@ -48,7 +47,7 @@ def pair(served: Served, admin: As, new_name: Names) -> Iterator[Pair]:
             assert placed.status_code == 201, placed.text
             made.append(placed.json()["operation_id"])
     token = admin.post(f"/nodes/{node}/token").json()["token"]
-    with httpx.Client(base_url=served.url, timeout=20) as client:
+    with served.client() as client:
         yield Pair(node, other, made[0], made[1], As.with_token(client, token))
 
 
@@ -213,7 +212,7 @@ def test_the_command_makes_and_ends_a_token(fleet: Callable[..., Ended], served:
 
     made = fleet("--json", "node", "token", node)
     assert made.code == 0, made.err
-    with httpx.Client(base_url=served.url, timeout=20) as client:
+    with served.client() as client:
         caller = As.with_token(client, made.json["token"])
         assert caller.put(f"/nodes/{node}/metrics", {"metrics": METRICS}).status_code == 200
         ended = fleet("node", "token", node, "--revoke")
