@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,13 +13,18 @@ import pytest
 
 from fleet.ledger import locked_rules
 from fleet.ledger.database import Database
+from fleet.services import place
 from fleet.services.context import Context
 from fleet.services.create import Created
 from fleet.services.place import Refusal
 from tests.ledger.placing import Outcome, create, process
 
-MEET_SECONDS = 5
-TRIES_MAX = 40
+MEET_SECONDS_MAX = 60
+"""Only a racer that hangs lets the others wait so long: one that has ended keeps nobody."""
+ANSWER_SECONDS_MAX = 120
+BUSY_SECONDS_MAX = 60
+WALK_SECONDS = 60.0
+"""For one walk: in a race it is about who comes first, and not about how long this machine takes."""
 
 
 def apart(role: str, *, within: str | None = None) -> dict[str, Any]:
@@ -31,12 +37,16 @@ def apart(role: str, *, within: str | None = None) -> dict[str, Any]:
 
 def until_answered(ctx: Context, body: Mapping[str, Any]) -> Outcome:
     """Create as a caller does that honours `Retry-After`, only faster: busy says nothing."""
+    deadline = time.monotonic() + BUSY_SECONDS_MAX
     outcome = create(ctx, body)
-    for _ in range(TRIES_MAX):
-        if isinstance(outcome, Created) or outcome.code != "placement_busy":
-            break
+    while is_busy(outcome) and time.monotonic() < deadline:
         outcome = create(ctx, body)
     return outcome
+
+
+def is_busy(outcome: Outcome) -> bool:
+    """Whether nothing was proved: the same request may be placed the next time."""
+    return isinstance(outcome, Refusal) and outcome.code == "placement_busy"
 
 
 def creating(body: Mapping[str, Any]) -> Callable[[Context, int], Outcome]:
@@ -59,7 +69,7 @@ class Racers:
             if point == "place_after_decide" and not self._decided[at]:
                 self._decided[at] = True
                 with contextlib.suppress(threading.BrokenBarrierError):
-                    self._meet.wait(MEET_SECONDS)
+                    self._meet.wait(MEET_SECONDS_MAX)
 
         return replace(ctx, fault=fault)
 
@@ -74,12 +84,16 @@ class Racers:
                 answers[at] = job(self.contexts[at], at)
             except BaseException as error:  # noqa: BLE001  # raised by whoever started the race
                 answers[at] = error
+            finally:
+                # All will never meet again: whoever waits for this one goes on.
+                self._meet.abort()
 
         threads = [threading.Thread(target=racer, args=(at,)) for at in range(self.size)]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(ANSWER_SECONDS_MAX)
+        assert not any(thread.is_alive() for thread in threads), "a racer hangs"
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
@@ -91,10 +105,12 @@ class Racers:
 
 
 @contextlib.contextmanager
-def racing(url: str, size: int) -> Iterator[Racers]:
+def racing(url: str, size: int, *, walk_seconds: float = WALK_SECONDS) -> Iterator[Racers]:
     racers = Racers(url, size)
     try:
-        yield racers
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(place, "DEADLINE_SECONDS", walk_seconds)
+            yield racers
     finally:
         racers.close()
 

@@ -12,6 +12,7 @@ from fleet.ledger import moves
 from fleet.ledger.database import Database
 from fleet.model.admission import Admitted
 from fleet.placement.walk import BACKOFF_SECONDS
+from fleet.services import place
 from fleet.services.context import Context
 from tests.ledger import fleet_of, placing
 from tests.ledger.fleet_of import ask
@@ -65,6 +66,13 @@ class Watched:
         self.ctx = replace(ctx, sleep=self.pauses.append, uniform=drawn)
 
 
+@pytest.fixture
+def in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long this machine takes for a walk: it is not late."""
+    monkeypatch.setattr(place, "DEADLINE_SECONDS", 60.0)
+
+
+@pytest.mark.usefixtures("in_time")
 def test_atlas_v22_three_attempts_on_locked_nodes_end_busy(maria: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     ctx = placing.context(maria)
     for name in ("a", "b", "c"):
@@ -83,6 +91,7 @@ def test_atlas_v22_three_attempts_on_locked_nodes_end_busy(maria: Database, monk
     assert fleet_of.charged_to(maria) == {}
 
 
+@pytest.mark.usefixtures("in_time")
 def test_atlas_v24_decided_that_refusals_on_capacity_do_not_end_the_walk(db: Database) -> None:
     """The document stops after sixteen and calls the pool full although the next node fits."""
     ctx = placing.context(db)

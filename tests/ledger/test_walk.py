@@ -15,7 +15,7 @@ from fleet.ledger.samples import set_scheduling
 from fleet.services.create import Created
 from fleet.services.place import Refusal
 from fleet.services.redirect import redirect
-from tests.ledger import fleet_of
+from tests.ledger import fleet_of, racing, ruling
 from tests.ledger.fleet_of import ask
 from tests.ledger.placing import context, create, created, node, overtaken, refused, walk_of
 
@@ -162,21 +162,14 @@ def test_b53_sixty_creates_at_once_on_a_node_with_sixty_left_are_all_placed(mari
     answers: list[str] = []
 
     def until_placed() -> None:
-        for _ in range(100):
-            outcome = create(ctx)
-            if isinstance(outcome, Created):
-                answers.append("placed")
-                return
-            if outcome.code != "placement_busy":
-                answers.append(f"{outcome.code}: {outcome.detail}")
-                return
-        answers.append("busy for ever")
+        outcome = racing.until_known(lambda: ruling.until_answered(ctx, {}))
+        answers.append("placed" if isinstance(outcome, Created) else f"{outcome.code}: {outcome.detail}")
 
     threads = [threading.Thread(target=until_placed) for _ in range(60)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
 
     assert answers == ["placed"] * 60
     assert fleet_of.used(maria, node_id)[0] == 60
