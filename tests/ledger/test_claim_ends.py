@@ -6,7 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import fakeredis
@@ -98,10 +98,10 @@ def test_a_second_delete_finds_nothing_and_moves_nothing(db: Database) -> None:
 @pytest.mark.parametrize("swept", [False, True])
 def test_an_expired_claim_gives_back_once_whether_it_was_swept_or_not(db: Database, swept: bool) -> None:
     node_id = fleet_of.node(db, cpus=10)
-    claim = granted(db, 4, 100, 0, seconds=claiming.SOON)
-    fleet_of.admitted(db, ask(node_id, cpus=3))
+    with claiming.long_ago(db):
+        claim = granted(db, 4, 100, 0)
+        fleet_of.admitted(db, ask(node_id, cpus=3))
     assert promised(db) == (4, 0, 0)
-    claiming.until_past(db, claim)
     if swept:
         assert claim_grants.change(db, claim.uuid, {"cpus": 5}) == ClaimRefused("claim_not_active")
         assert promised(db) == (0, 0, 3)
@@ -124,22 +124,22 @@ def test_a_claim_that_ends_between_the_fold_and_the_grant_stands_in_nobodys_way(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet_of.node(db, cpus=10)
-    claim = granted(db, 6, 100, 0, seconds=claiming.SOON)
-    looked: list[int] = []
-    real = claim_grants._expired
+    looked, real = list[list[str]](), claim_grants._expired
 
-    def too_early(database: Database, namespace: str) -> list[str]:
-        """It ends right after the first look."""
-        found = real(database, namespace)
-        if not looked:
-            assert found == []
-            claiming.until_past(db, claim)
-        looked.append(1)
-        return found
+    with ExitStack() as behind:
+        behind.enter_context(claiming.long_ago(db))
+        granted(db, 6, 100, 0)
 
-    monkeypatch.setattr(claim_grants, "_expired", too_early)
+        def too_early(database: Database, namespace: str) -> list[str]:
+            """It has ended right after the first look: there the clock comes to the present."""
+            looked.append(real(database, namespace))
+            behind.close()
+            return looked[-1]
 
-    assert granted(db, 8, 100, 0).limits.cpus == 8
+        monkeypatch.setattr(claim_grants, "_expired", too_early)
+
+        assert granted(db, 8, 100, 0).limits.cpus == 8
+    assert looked[0] == []
     assert promised(db) == (8, 0, 0)
     fleet_of.assert_exact(db)
 

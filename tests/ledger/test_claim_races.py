@@ -25,7 +25,6 @@ from tests.ledger.racing import Crew, Pause, Processes, Threads
 EIGHT = 8
 ROUNDS = 20
 LAST = 5
-SOON = 4
 
 Job = Callable[..., Any]
 
@@ -264,11 +263,11 @@ def naive_fold(db: Database, pause: Pause, claim: str) -> str:
 def test_what_a_claim_held_comes_back_once_however_many_end_it(db: Database, db_url: str) -> None:
     node_id = fleet_of.node(db, cpus=10_000)
     ended = []
-    for name in claiming.new_namespaces(db, ROUNDS + 1):
-        ended.append(claiming.granted(db, name, LAST, seconds=SOON))
-        fleet_of.admitted(db, ask(node_id, cpus=2, memory_mb=0, namespace=name))
-    assert paid_by_claims(db) > ROUNDS / 2, "a machine so slow that claims end before they pay proves nothing"
-    claiming.until_past(db, *ended)
+    with claiming.long_ago(db):
+        for name in claiming.new_namespaces(db, ROUNDS + 1):
+            ended.append(claiming.granted(db, name, LAST))
+            fleet_of.admitted(db, ask(node_id, cpus=2, memory_mb=0, namespace=name))
+    assert paid_by_claims(db) == ROUNDS + 1
     with Threads(db_url, 5) as crew:
         for claim in ended[:ROUNDS]:
             before = claiming.claimed_cpus(db)
@@ -290,10 +289,10 @@ def test_a_release_credits_who_pays_exactly_once_while_the_claim_ends_and_anothe
 ) -> None:
     node_id = fleet_of.node(db, cpus=10_000)
     names = claiming.new_namespaces(db, ROUNDS)
-    first = [claiming.granted(db, name, LAST, 1000, seconds=SOON) for name in names]
-    held = {name: [fleet_of.admitted(db, ask(node_id, cpus=2, namespace=name)) for _ in range(2)] for name in names}
-    assert paid_by_claims(db) > ROUNDS, "a machine so slow that claims end before they pay proves nothing"
-    claiming.until_past(db, *first)
+    with claiming.long_ago(db):
+        first = [claiming.granted(db, name, LAST, 1000) for name in names]
+        held = {name: [fleet_of.admitted(db, ask(node_id, cpus=2, namespace=name)) for _ in range(2)] for name in names}
+    assert paid_by_claims(db) == 2 * ROUNDS
     with Threads(db_url, 5) as crew:
         for name, claim in zip(names, first, strict=True):
             leaves, stays = held[name]
@@ -315,9 +314,9 @@ def test_a_release_after_its_claim_ended_credits_the_claim_until_it_is_folded_an
     db: Database,
 ) -> None:
     node_id = fleet_of.node(db, cpus=100)
-    claim = claiming.granted(db, "tenant", 10, 1000, seconds=SOON)
-    before, after, stays = (fleet_of.admitted(db, ask(node_id, cpus=2, namespace="tenant")) for _ in range(3))
-    claiming.until_past(db, claim)
+    with claiming.long_ago(db):
+        claim = claiming.granted(db, "tenant", 10, 1000)
+        before, after, stays = (fleet_of.admitted(db, ask(node_id, cpus=2, namespace="tenant")) for _ in range(3))
     assert fleet_of.claim_row(db, claim.uuid)["used_cpus"] == 6
     # It covers nothing any more, and still holds what it paid.
     outcome = fleet_of.admit(db, ask(node_id, cpus=1, namespace="tenant"))

@@ -82,9 +82,10 @@ def test_a_claim_that_ends_between_the_charge_and_its_payment_leaves_it_to_the_c
 ) -> None:
     node_id = fleet_of.node(db, cpus=8)
     wanted = ask(node_id, cpus=2, namespace="claimed", claim_hard=True)
-    claim = fleet_of.claim(db, limit=(4, 40, 4), namespace="claimed", seconds=claiming.SOON)
-    met = claiming.ending_before_it_pays(monkeypatch, db, claim)
-    outcome = fleet_of.admit(db, wanted)
+    with claiming.long_ago(db):
+        claim = fleet_of.claim(db, limit=(4, 40, 4), namespace="claimed")
+        met = claiming.ending_before_it_pays(monkeypatch, db, claim)
+        outcome = fleet_of.admit(db, wanted)
 
     assert met == [claim]
     assert isinstance(outcome, Admitted)

@@ -11,7 +11,6 @@ from fleet.ledger.database import Database
 from fleet.ledger.reconcile import reconcile
 from fleet.model.admission import Admitted, Stage
 from tests.ledger import claiming, fleet_of
-from tests.ledger.claiming import SOON
 from tests.ledger.fleet_of import PLAIN, grow
 from tests.ledger.growing import over, placed, to
 
@@ -65,11 +64,13 @@ def test_growth_after_the_claims_end_makes_the_cluster_the_payer(
     db: Database, lease: leases.Lease, *, folded: bool
 ) -> None:
     node_id = fleet_of.node(db, cpus=20)
-    claim = fleet_of.claim(db, limit=(4, 40, 4), namespace=CLAIMED, seconds=SOON)
-    instance = placed(db, node_id, cpus=6, memory_mb=10, namespace=CLAIMED)
-    stays = placed(db, node_id, cpus=1, namespace=CLAIMED)
+    with claiming.long_ago(db):
+        claim = fleet_of.claim(db, limit=(4, 40, 4), namespace=CLAIMED)
+        instance = placed(db, node_id, settled=False, cpus=6, memory_mb=10, namespace=CLAIMED)
+        stays = placed(db, node_id, settled=False, cpus=1, namespace=CLAIMED)
+    assert fleet_of.settle(db, instance)
+    assert fleet_of.settle(db, stays)
     assert fleet_of.claim_row(db, claim)["used_cpus"] == 7
-    claiming.until_past(db, claim)
     if folded:
         assert reconcile(db, lease, PLAIN).claims_expired == 1
 
@@ -89,10 +90,11 @@ def test_growth_after_the_claims_end_makes_the_cluster_the_payer(
 
 def test_a_shrink_after_the_claims_end_credits_the_side_that_holds_the_amount(db: Database) -> None:
     node_id = fleet_of.node(db, cpus=20)
-    claim = fleet_of.claim(db, limit=(4, 40, 4), namespace=CLAIMED, seconds=SOON)
-    instance = placed(db, node_id, cpus=6, namespace=CLAIMED)
+    with claiming.long_ago(db):
+        claim = fleet_of.claim(db, limit=(4, 40, 4), namespace=CLAIMED)
+        instance = placed(db, node_id, settled=False, cpus=6, namespace=CLAIMED)
+    assert fleet_of.settle(db, instance)
     assert fleet_of.claim_row(db, claim)["used_cpus"] == 6
-    claiming.until_past(db, claim)
 
     assert isinstance(grow(db, to(node_id, instance, cpus=5, namespace=CLAIMED)), Admitted)
     assert (fleet_of.claim_row(db, claim)["used_cpus"], fleet_of.cluster(db)["overage_cpus"]) == (5, 1)

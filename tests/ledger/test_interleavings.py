@@ -386,13 +386,14 @@ def test_growth_whose_claim_ends_before_its_row_is_locked_is_paid_by_the_cluster
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node_id = fleet_of.node(db, cpus=16)
-    claim = fleet_of.claim(db, limit=(4, 40, 4), namespace="claimed", seconds=claiming.SOON)
-    instance = fleet_of.admitted(db, ask(node_id, cpus=2, namespace="claimed"))
-    wanted = ask(node_id, cpus=3, namespace="claimed", claim_hard=True, instance_uuid=instance)
-    assert fleet_of.claim_row(db, claim)["used_cpus"] == 2
-    met = claiming.ending_before_it_pays(monkeypatch, db, claim)
+    with claiming.long_ago(db):
+        claim = fleet_of.claim(db, limit=(4, 40, 4), namespace="claimed")
+        instance = fleet_of.admitted(db, ask(node_id, cpus=2, namespace="claimed"))
+        wanted = ask(node_id, cpus=3, namespace="claimed", claim_hard=True, instance_uuid=instance)
+        assert fleet_of.claim_row(db, claim)["used_cpus"] == 2
+        met = claiming.ending_before_it_pays(monkeypatch, db, claim)
 
-    assert fleet_of.grow(db, wanted) == Admitted(node_id, payer=None)
+        assert fleet_of.grow(db, wanted) == Admitted(node_id, payer=None)
     assert met == [claim]
     assert (fleet_of.claim_row(db, claim)["used_cpus"], fleet_of.unclaimed(db)[0]) == (0, 3)
     fleet_of.assert_exact(db)

@@ -161,12 +161,14 @@ def test_a_publish_that_waited_for_a_growing_move_counts_all_of_it_as_pending(
 def test_a_move_whose_claim_ends_before_its_row_is_locked_is_paid_by_the_cluster(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim = fleet_of.claim(db, limit=(4, 40, 4), namespace=CLAIMED, seconds=claiming.SOON)
     _, there, _, wanted = fleet(db, namespace=CLAIMED, claim_hard=True)
-    assert claimed(db, claim) == (2, 10, 0)
-    met = claiming.ending_before_it_pays(monkeypatch, db, claim)
+    with claiming.long_ago(db):
+        # A claim that is granted takes the charge over.
+        claim = claiming.granted(db, CLAIMED, 4, 40, 4).uuid
+        assert claimed(db, claim) == (2, 10, 0)
+        met = claiming.ending_before_it_pays(monkeypatch, db, claim)
 
-    assert moves.begin(db, wanted) == Admitted(there, payer=None)
+        assert moves.begin(db, wanted) == Admitted(there, payer=None)
     assert met == [claim]
     assert (claimed(db, claim), fleet_of.unclaimed(db)) == ((0, 0, 0), (5, 10, 0))
     fleet_of.assert_exact(db)
@@ -176,12 +178,12 @@ def test_a_move_whose_claim_ends_before_its_row_is_locked_is_paid_by_the_cluster
 def test_a_claim_that_is_folded_while_a_move_ends_gets_nothing_back_and_the_cluster_does(
     maria: Database, mariadb_ledger_url: str, ends: str
 ) -> None:
-    claim = fleet_of.claim(maria, limit=(9, 40, 4), namespace=CLAIMED, seconds=claiming.SOON)
     _, _, _, wanted = fleet(maria, namespace=CLAIMED)
-    begun(maria, wanted)
+    with claiming.long_ago(maria):
+        claim = claiming.granted(maria, CLAIMED, 9, 40, 4).uuid
+        assert begun(maria, wanted).payer == claim
     assert claimed(maria, claim) == (5, 10, 0)
-    claiming.until_past(maria, claim)
-    lease = leases.acquire(maria, "reconciler", "test", 60)
+    lease = leases.acquire(maria, "reconciler", "test", 600)
     assert lease is not None
     meeting = Meeting(maria, mariadb_ledger_url, lambda db: reconcile.reconcile(db, lease, PLAIN))
 

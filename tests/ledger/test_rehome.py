@@ -54,10 +54,10 @@ def test_a_release_after_rehoming_credits_the_claim(db: Database) -> None:
 @pytest.mark.parametrize("former", ["folded", "gone"])
 def test_charges_that_name_a_former_claim_are_rehomed_too(db: Database, former: str) -> None:
     node_id = fleet_of.node(db, cpus=64)
-    ended = fleet_of.claim(db, limit=(4, 1000, 10), seconds=claiming.SOON)
-    instance = fleet_of.admitted(db, fleet_of.ask(node_id, cpus=2))
+    with claiming.long_ago(db):
+        ended = fleet_of.claim(db, limit=(4, 1000, 10))
+        instance = fleet_of.admitted(db, fleet_of.ask(node_id, cpus=2))
     assert fleet_of.claim_row(db, ended)["used_cpus"] == 2
-    claiming.until_past(db, ended)
     assert _pass(db).claims_expired == 1
     assert fleet_of.unclaimed(db)[0] == 2
     if former == "gone":
@@ -94,10 +94,11 @@ def test_a_claim_that_ends_while_charges_are_rehomed_leaves_them_to_the_cluster(
 ) -> None:
     node_id = fleet_of.node(db, cpus=64)
     fleet_of.admitted(db, fleet_of.ask(node_id, cpus=2))
-    claim = fleet_of.claim(db, limit=(4, 1000, 10), seconds=claiming.SOON)
-    # The charges are locked, and the claim's row is not, when it ends.
-    met = claiming.ending_before_it_pays(monkeypatch, db, claim)
-    report = _pass(db)
+    with claiming.long_ago(db):
+        claim = fleet_of.claim(db, limit=(4, 1000, 10))
+        # The charges are locked, and the claim's row is not, when it ends.
+        met = claiming.ending_before_it_pays(monkeypatch, db, claim)
+        report = _pass(db)
 
     assert met == [claim]
     assert report.charges_rehomed == 0

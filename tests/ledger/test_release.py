@@ -123,11 +123,11 @@ def test_b49_a_clamped_counter_of_an_uncounted_node_keeps_the_totals_true(db: Da
 @pytest.mark.parametrize("folded", [False, True])
 def test_a_release_after_the_claims_end_credits_the_side_that_holds_the_amount(db: Database, *, folded: bool) -> None:
     node_id = fleet_of.node(db, "n", cpus=8)
-    claim = fleet_of.claim(db, limit=(2, 40, 4), namespace="claimed", seconds=claiming.SOON)
-    goes = fleet_of.admitted(db, ask(node_id, cpus=3, namespace="claimed"))
-    fleet_of.admitted(db, ask(node_id, cpus=1, namespace="claimed"))
+    with claiming.long_ago(db):
+        claim = fleet_of.claim(db, limit=(2, 40, 4), namespace="claimed")
+        goes = fleet_of.admitted(db, ask(node_id, cpus=3, namespace="claimed"))
+        fleet_of.admitted(db, ask(node_id, cpus=1, namespace="claimed"))
     assert fleet_of.cluster(db)["overage_cpus"] == 2
-    claiming.until_past(db, claim)
     if folded:
         lease = leases.acquire(db, "reconciler", "test", 60)
         assert lease is not None
