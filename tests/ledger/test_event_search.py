@@ -95,16 +95,19 @@ def test_a_window_is_counted_back_from_the_databases_now(db: Database) -> None:
     assert found(until_seconds=4 * 3600) == {"key created"}
     assert found(since_seconds=4 * 3600, until_seconds=2 * 3600) == {"instance placed"}
     assert "key created" not in found(since_seconds=4 * 3600)
-    assert "node cordoned" in found(since_seconds=60)
+    assert "node cordoned" in found(since_seconds=1800)
     assert found(until_seconds=9 * 3600) == set()
 
 
-def test_times_and_numbers_may_be_in_another_order_by_a_little(trail: Database) -> None:
-    last = "SELECT MAX(id) FROM (SELECT id FROM events) e"
-    fleet_of.execute(trail, f"UPDATE events SET at = at - :us WHERE id = ({last})", us=30_000_000)
+def test_times_and_numbers_may_be_in_another_order_by_a_little(db: Database) -> None:
+    with past.still(db) as now:
+        written(db, *[("node", "n", "in time", "info", "")] * 5)
+    with past.still(db, now - 30_000_000):
+        written(db, ("node", "n", "committed late", "info", ""))
 
-    assert messages(events.search(trail, Filter(until_seconds=20))) == ["reconcile pass failed"]
-    assert len(events.search(trail, Filter(since_seconds=20)).events) == 5
+    with past.still(db, now):
+        assert messages(events.search(db, Filter(until_seconds=20))) == ["committed late"]
+        assert messages(events.search(db, Filter(since_seconds=20))) == ["in time"] * 5
 
 
 def paged(db: Database, wanted: Filter, limit: int, *, newest_first: bool) -> tuple[list[EventView], int]:
@@ -193,6 +196,9 @@ def test_what_somebody_did_is_found_by_an_index(db: Database, monkeypatch: pytes
     monkeypatch.setattr(events, "SCANNED_MAX", 10)
     written(db, ("node", "n", "m", "info", "ci/a"), ("node", "n", "m", "info", "ci/b"))
     written(db, *[("node", "n", "m", "info", "system/admin"), ("instance", "i", "m", "info", "")] * 500)
+    if not db.is_sqlite:
+        # The server counts what an index holds now and then, in the background: its plan must not hang on when.
+        fleet_of.rows(db, "ANALYZE TABLE events")
     for newest_first in (False, True):
         for wanted in (Filter(by="ci/a"), Filter(by="ci/*", message="m"), Filter(by="ci/", level="info")):
             page = events.search(db, wanted, newest_first=newest_first)

@@ -7,6 +7,7 @@ from decimal import Decimal
 import pytest
 
 from fleet.ledger import charges, demand, leases, moves, samples
+from fleet.ledger.cluster import now_us
 from fleet.ledger.database import Database
 from fleet.model.admission import Admitted, Refused, Stage
 from fleet.model.cluster_config import ClusterConfig
@@ -125,18 +126,20 @@ def expected(db: Database, node_id: int) -> Decimal:
 
 def test_only_added_vcpus_are_expected_to_bring_load(db: Database, lease: leases.Lease) -> None:
     node_id = fleet_of.node(db, cpus=20)
-    with past.ago(db, 3600):
+    now = now_us(db)
+    with past.still(db, now - 3600 * 1_000_000):
         instance = placed(db, node_id, cpus=4)
 
-    with past.ago(db, 150):
+    with past.still(db, now - 150 * 1_000_000):
         assert isinstance(grow(db, to(node_id, instance, cpus=4, memory_mb=64), per_vcpu=PER_VCPU), Admitted)
         assert expected(db, node_id) == 0
         assert isinstance(grow(db, to(node_id, instance, cpus=7, memory_mb=64), per_vcpu=PER_VCPU), Admitted)
     assert expected(db, node_id) == Decimal("1.8")
     # The pass lets it decay from the time of the growth, not from that of the charge.
     config = ClusterConfig(scheduler_demand_per_vcpu=PER_VCPU, scheduler_demand_decay_seconds=300)
-    demand.refresh(db, lease, config)
-    assert Decimal("0.8") < expected(db, node_id) <= Decimal("0.9")
+    with past.still(db, now):
+        demand.refresh(db, lease, config)
+    assert expected(db, node_id) == Decimal("0.9")
     assert isinstance(grow(db, to(node_id, instance, cpus=1, memory_mb=64), per_vcpu=PER_VCPU), Admitted)
     demand.refresh(db, lease, config)
     assert expected(db, node_id) == 0

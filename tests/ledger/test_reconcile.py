@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fleet.ledger import demand, leases
+from fleet.ledger.cluster import now_us
 from fleet.ledger.database import Database
 from fleet.ledger.leases import Lease, LeaseLost
 from fleet.ledger.reconcile import needs_pass, reconcile
@@ -188,13 +189,14 @@ def test_shakenfist_v6_expected_demand_decays_linearly_with_the_age_of_a_charge(
     db: Database, lease: Lease, age: int, decay: int, demand_of_four: float
 ) -> None:
     node_id = fleet_of.node(db, cpus=8)
-    with past.ago(db, age):
+    now = now_us(db)
+    with past.still(db, now - age * 1_000_000):
         fleet_of.admitted(db, ask(node_id, cpus=4))
     config = replace(DECAYING, scheduler_demand_decay_seconds=decay)
-    demand.refresh(db, lease, config)
+    with past.still(db, now):
+        demand.refresh(db, lease, config)
 
-    # The charge ages while the test runs: at most a few seconds' decay, 10 / 600 a second.
-    assert Decimal(str(demand_of_four)) - Decimal("0.2") <= expected(db, node_id) <= Decimal(str(demand_of_four))
+    assert expected(db, node_id) == Decimal(str(demand_of_four))
 
 
 def test_an_admission_between_read_and_write_of_the_refresh_keeps_its_demand(
@@ -238,9 +240,12 @@ def test_a_pass_is_due_at_once_when_counting_nodes_or_limits_differ_from_the_tot
     node_id = fleet_of.node(db, "n", cpus=8)
     fleet_of.admitted(db, ask(node_id, cpus=3))
     assert not needs_pass(db)
-    fleet_of.publish(db, "n", age=899, cpus=8)
-    assert not needs_pass(db)
-    wait_until(lambda: needs_pass(db), seconds=10, what="the sample is 900 s old, and its node counts no more")
+    with past.still(db) as now:
+        fleet_of.publish(db, "n", age="899.999", cpus=8)
+        assert not needs_pass(db)
+    with past.still(db, now + 1000):
+        assert needs_pass(db), "the sample is 900 s old, and its node counts no more"
+    wait_until(lambda: needs_pass(db), seconds=10, what="it is so by the clock that runs, too")
     reconcile(db, lease, PLAIN)
     assert not needs_pass(db)
     assert fleet_of.cluster(db)["counted_nodes"] == 0
@@ -260,10 +265,10 @@ def test_a_pass_with_a_zero_decay_and_no_nodes_does_nothing(db: Database, lease:
 
 def test_an_expired_claim_is_folded_once_and_its_use_is_the_clusters(db: Database, lease: Lease) -> None:
     node_id = fleet_of.node(db, "n", cpus=64)
-    claim = fleet_of.claim(db, limit=(2, 20, 2), namespace="claimed", seconds=claiming.SOON)
-    instance = fleet_of.admitted(db, ask(node_id, cpus=5, memory_mb=7, namespace="claimed"))
-    assert reconcile(db, lease, PLAIN).claims_expired == 0
-    claiming.until_past(db, claim)
+    with claiming.long_ago(db):
+        claim = fleet_of.claim(db, limit=(2, 20, 2), namespace="claimed")
+        instance = fleet_of.admitted(db, ask(node_id, cpus=5, memory_mb=7, namespace="claimed"))
+        assert reconcile(db, lease, PLAIN).claims_expired == 0
 
     assert [reconcile(db, lease, PLAIN).claims_expired for _ in range(2)] == [1, 0]
     row, found = fleet_of.claim_row(db, claim), fleet_of.cluster(db)
@@ -277,10 +282,10 @@ def test_an_expired_claim_is_folded_once_and_its_use_is_the_clusters(db: Databas
 
 def test_a_charge_of_the_cluster_is_not_lost_when_a_claim_is_folded_meanwhile(db: Database, lease: Lease) -> None:
     node_id = fleet_of.node(db, "n", cpus=64)
-    claim = fleet_of.claim(db, limit=(20, 20, 2), namespace="claimed", seconds=claiming.SOON)
-    fleet_of.admitted(db, ask(node_id, cpus=5, namespace="claimed"))
+    with claiming.long_ago(db):
+        claim = fleet_of.claim(db, limit=(20, 20, 2), namespace="claimed")
+        fleet_of.admitted(db, ask(node_id, cpus=5, namespace="claimed"))
     assert fleet_of.claim_row(db, claim)["used_cpus"] == 5
-    claiming.until_past(db, claim)
     outcome = fleet_of.admit(db, ask(node_id, cpus=1, namespace="claimed"))
     assert isinstance(outcome, Admitted)
     assert outcome.payer is None

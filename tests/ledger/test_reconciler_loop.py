@@ -28,6 +28,7 @@ from fleet.services.leadership import Leadership
 from fleet.services.reconciler import Reconciler
 from fleet.services.sweep import sweep_once
 from tests.faults.rig import METRICS
+from tests.ledger import past
 from tests.servers import wait_until
 
 DRIFT = Sql("UPDATE scheduler_node_capacity SET used_cpus = used_cpus + 3")
@@ -55,7 +56,7 @@ def client() -> fakeredis.FakeStrictRedis:
     return fakeredis.FakeStrictRedis()
 
 
-def publish(db: Database, age_seconds: int = 0) -> None:
+def publish(db: Database, age_seconds: int | str = 0) -> None:
     sample = SampleIn(node_name="n1", metrics=METRICS, age_seconds=Decimal(age_seconds), healthy=True)
     samples.publish(db, [sample], load(db))
 
@@ -180,12 +181,13 @@ def test_b07_a_pass_says_what_it_set_right_and_the_next_one_finds_nothing(
 def test_a_node_whose_sample_is_too_old_goes_missing_and_a_publish_brings_it_back(
     db: Database, client: fakeredis.FakeStrictRedis
 ) -> None:
-    publish(db, age_seconds=119)
     reconciler = candidate(db, client, "one")
-    assert reconciler.mark_missing() == []
-    publish(db, age_seconds=120)
+    with past.still(db):
+        publish(db, age_seconds="119.999")
+        assert reconciler.mark_missing() == []
+        publish(db, age_seconds=120)
 
-    assert reconciler.mark_missing() == ["n1"]
+        assert reconciler.mark_missing() == ["n1"]
     assert state_of(db) is NodeState.MISSING
     publish(db)
     assert state_of(db) is NodeState.ACTIVE
