@@ -378,7 +378,7 @@ def test_a_removed_node_forgets_its_gpus_and_another_may_have_them(db: Database)
 
 
 def a_pass(db: Database) -> list[tuple[str, int, int]]:
-    lease = leases.acquire(db, "reconciler", "test", 60) or leases.Lease("reconciler", "test", 1)
+    lease = leases.acquire(db, "reconciler", "test", 600) or leases.Lease("reconciler", "test", 1)
     return [(item.figure, item.old, item.new) for item in reconcile(db, lease, fleet_of.PLAIN).corrections]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pymysql.connections import Connection
+from sqlalchemy import event
 
 from fleet.ledger import database, decisions, leases, release, samples
 from fleet.ledger.ask import NodeAsk
@@ -210,7 +211,7 @@ def test_b15_the_last_slot_stays_one_slot_when_its_holders_session_dies_before_t
             cursor.execute(f"KILL {_session_of(connection)}")
         wait_until(
             lambda: isinstance(fleet_of.admit(maria, winner), Admitted | AlreadyPlaced),
-            seconds=5,
+            seconds=30,
             what="the row is free",
         )
         return proceed()
@@ -262,7 +263,7 @@ def reconciling(db: Database, node_id: int) -> Callable[[], Any]:
         id=node_id,
     )
     fleet_of.execute(db, "UPDATE namespace_claims SET used_cpus = used_cpus + 1")
-    lease = leases.acquire(db, "reconciler", "test", 60) or leases.Lease("reconciler", "test", 1)
+    lease = leases.acquire(db, "reconciler", "test", 600) or leases.Lease("reconciler", "test", 1)
     return lambda: reconcile(db, lease, fleet_of.PLAIN)
 
 
@@ -305,15 +306,17 @@ def test_b17_a_lock_wait_in_the_middle_of_a_create_undoes_all_of_it_and_the_crea
     patient = Database(maria.url.render_as_string(hide_password=False))
     before = fleet_of.row(maria, node_id)["generation"]
     outcome: list[AdmissionOutcome] = []
+    undone: list[object] = []
+    event.listen(patient.engine, "rollback", undone.append)
     with open_transaction(maria) as conn:
         conn.exec_driver_sql("UPDATE cluster_capacity SET claimed_cpus = claimed_cpus WHERE id = 1")
         thread = threading.Thread(target=lambda: outcome.append(fleet_of.admit(patient, ask(node_id))))
         thread.start()
-        # The unit gave up once and started over: the first try's half is gone, the second waits.
-        threading.Event().wait(1.3)
+        # The unit gave up once and starts over: the first try's half is gone, the second waits.
+        wait_until(lambda: len(undone) > 0, seconds=30, what="the first try is undone")
         assert fleet_of.row(maria, node_id)["generation"] == before
         assert fleet_of.charged_to(maria) == {}
-    thread.join(20)
+    thread.join(60)
     patient.close()
 
     assert isinstance(outcome[0], Admitted)
