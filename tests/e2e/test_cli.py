@@ -13,6 +13,10 @@ from uuid import uuid4
 
 import pytest
 
+from fleet.ledger import operations
+from fleet.ledger.database import Database
+from fleet.queue.connection import connect
+from fleet.queue.jobs import WakeUp, WakeUps
 from tests.e2e.served import Ended, Names, Served, clean_environment
 from tests.servers import free_port, wait_until
 
@@ -419,6 +423,17 @@ def process_environment(served: Served, tmp_path: Path) -> dict[str, str]:
     return {**clean_environment(), **own}
 
 
+def wake(served: Served, operation: str) -> None:
+    """What the reconciler does where a wake-up is late or lost, for none runs here: who looks once finds it."""
+    database, client = Database(served.database_url), connect(served.redis_url, blocking=True)
+    found = operations.get(database, operation)
+    assert found is not None
+    assert found.node_id is not None
+    WakeUps(client).put_missing([WakeUp(operation, found.node_id)])
+    client.close()
+    database.close()
+
+
 def test_wait_follows_an_instance_until_it_runs(
     served: Served, process_environment: dict[str, str], tmp_path: Path, new_name: Names
 ) -> None:
@@ -434,7 +449,10 @@ def test_wait_follows_an_instance_until_it_runs(
             wait_until(
                 lambda: bool(admin.get(f"/instances?name={name}").json()["items"]), seconds=60, what="it is placed"
             )
+            (instance,) = admin.get(f"/instances?name={name}").json()["items"]
+            (operation,) = admin.get(f"/operations?instance={instance['uuid']}").json()["items"]
         assert waiting.poll() is None
+        wake(served, operation["uuid"])
         worker = [sys.executable, "-m", "daemons.worker", "--config", str(served.config), "--all-simulated", "--once"]
         environment = {**process_environment, "FLEET_INSTANCES_PATH": str(tmp_path), "FLEET_BLOBS_PATH": str(tmp_path)}
         subprocess.run(worker, env=environment, timeout=120, check=True, capture_output=True)

@@ -49,6 +49,9 @@ def pair(served: Served, admin: As, new_name: Names) -> Iterator[Pair]:
     token = admin.post(f"/nodes/{node}/token").json()["token"]
     with served.client() as client:
         yield Pair(node, other, made[0], made[1], As.with_token(client, token))
+    # Some of them have GPUs by now, and others ask what a fleet without any answers.
+    for name in (node, other):
+        admin.post(f"/nodes/{name}/cordon")
 
 
 def verbs_of(admin: As) -> list[tuple[str, str]]:

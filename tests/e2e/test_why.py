@@ -19,14 +19,21 @@ SMALL = ("--cpus", "1", "--memory", "64", "--disk", "1")
 
 @pytest.fixture(scope="module", params=["sqlite", "mariadb"])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A fleet of its own: the answers count every node that there is. Two racks; `a2` and `b2` have much memory."""
-    with served_on(request, tmp_path_factory.mktemp("why")) as running:
+    """A fleet of its own: the answers count every node that there is. Two racks; `a2` and `b2` have much memory.
+
+    One process decides them all: what another one sees of a node that was just made is up to three seconds old.
+    """
+    with served_on(request, tmp_path_factory.mktemp("why"), workers=1) as running:
         yield racked(running)
 
 
 def racked(served: Served) -> Served:
     for name, rack, memory in (("a1", "a", 65536), ("a2", "a", 2**20), ("b1", "b", 65536), ("b2", "b", 2**20)):
         served.node(name, labels={"rack": rack}, memory_max=memory, memory_available=memory)
+    with served.admin() as admin:
+        # Who explains reads thoroughly: from here on the process knows all four.
+        explained = admin.post("/placements/explain", {"cpus": 1, "memory_mb": 64}).json()
+    assert sorted(explained["ranked"]) == ["a1", "a2", "b1", "b2"]
     return served
 
 
