@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -23,6 +24,10 @@ settings.register_profile(
     "fleet", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=False
 )
 settings.load_profile("fleet")
+
+
+EMPTIED = 1
+"""The number of the database of the shared Redis that is emptied before each test."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -85,9 +90,10 @@ def redis_server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def redis_url(redis_server: RedisServer) -> str:
-    """An empty Redis."""
-    redis_server.flush()
-    return redis_server.url()
+    """An empty Redis: a database of its own, for those who run longer than one test keep theirs."""
+    with contextlib.closing(redis_server.connect(EMPTIED)) as client:
+        client.flushdb()
+    return redis_server.url(EMPTIED)
 
 
 @pytest.fixture
