@@ -158,13 +158,14 @@ def test_a_publish_that_waited_for_a_growing_move_counts_all_of_it_as_pending(
     fleet_of.assert_exact(maria)
 
 
+@pytest.mark.parametrize("has_room", [False, True])
 def test_a_move_whose_claim_ends_before_its_row_is_locked_is_paid_by_the_cluster(
-    db: Database, monkeypatch: pytest.MonkeyPatch
+    db: Database, monkeypatch: pytest.MonkeyPatch, *, has_room: bool
 ) -> None:
     _, there, _, wanted = fleet(db, namespace=CLAIMED, claim_hard=True)
     with claiming.long_ago(db):
         # A claim that is granted takes the charge over.
-        claim = claiming.granted(db, CLAIMED, 4, 40, 4).uuid
+        claim = claiming.granted(db, CLAIMED, 8 if has_room else 4, 40, 4).uuid
         assert claimed(db, claim) == (2, 10, 0)
         met = claiming.ending_before_it_pays(monkeypatch, db, claim)
 

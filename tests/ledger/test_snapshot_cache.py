@@ -161,7 +161,9 @@ def test_a_burst_of_changes_is_not_read_again_before_every_decision(db: Database
 def test_a_burst_of_gpus_that_change_hands_is_read_once_and_one_that_commits_late_by_a_fresh_look(
     db: Database, cache: SnapshotCache
 ) -> None:
-    node_id = gpus_of.node(db, gpus=[gpus_of.card("GPU-1"), gpus_of.card("GPU-2")])
+    with past.ago(db, 60):
+        # Nothing else of it is new enough to be read again.
+        node_id = gpus_of.node(db, gpus=[gpus_of.card("GPU-1"), gpus_of.card("GPU-2")])
 
     def free(**asked: float) -> int:
         found = cache.view(gpus=True, **asked).snapshot.frame
