@@ -57,8 +57,8 @@ LIVE_LEASES = Sql("SELECT COUNT(*) FROM operations WHERE state = 'running' AND l
 PAUSES = Sql("SELECT COUNT(*) FROM operations WHERE state = 'pending' AND next_attempt_at > {now}")
 SHORT_LEASE = ("--lease-seconds", "1")
 """For a worker that is going to die: its work is free that soon afterwards."""
-OVER_SECONDS_MAX = 20
-WAKE_UP_SECONDS_MAX = 20
+WAIT_SECONDS_MAX = 120
+"""For whatever is waited for until it is so: an interpreter's start takes long where much else is going on."""
 PIN = Sql("UPDATE instances SET request = :request WHERE uuid = :uuid")
 CHARGES = Sql("SELECT node_id, settled_at FROM charges WHERE instance_uuid = :uuid")
 
@@ -125,7 +125,7 @@ class Rig:
     def create(self, name: str = "i", **fields: Any) -> Created:
         """Have an instance accepted, and its wake-up put or lost: it changes nothing in the queue any more."""
         created = self.accept(name, **fields)
-        assert self.context.flush_wake_ups(WAKE_UP_SECONDS_MAX), "the wake-up is still on its way"
+        assert self.context.flush_wake_ups(WAIT_SECONDS_MAX), "the wake-up is still on its way"
         return created
 
     def accept(self, name: str = "i", **fields: Any) -> Created:
@@ -178,11 +178,11 @@ class Rig:
 
     def wait_for_leases(self) -> None:
         """Wait until the leases of the dead have run out, by the database's clock."""
-        wait_until(lambda: not self._count(LIVE_LEASES), seconds=OVER_SECONDS_MAX, what="all leases run out")
+        wait_until(lambda: not self._count(LIVE_LEASES), seconds=WAIT_SECONDS_MAX, what="all leases run out")
 
     def wait_for_pauses(self) -> None:
         """Wait until the pauses between attempts are over, by the database's clock."""
-        wait_until(lambda: not self._count(PAUSES), seconds=OVER_SECONDS_MAX, what="all pauses are over")
+        wait_until(lambda: not self._count(PAUSES), seconds=WAIT_SECONDS_MAX, what="all pauses are over")
 
     def _count(self, statement: Sql) -> int:
         with self.db.read() as conn:
@@ -228,14 +228,18 @@ class Rig:
 
     def wait_for_kill(self, process: subprocess.Popen[bytes], point: str) -> None:
         """Wait until the process has killed itself at the named point, which its marker proves."""
-        wait_until(lambda: process.poll() is not None, seconds=30, what=f"the worker dies at {point}\n{self.logs()}")
+        wait_until(
+            lambda: process.poll() is not None,
+            seconds=WAIT_SECONDS_MAX,
+            what=f"the worker dies at {point}\n{self.logs()}",
+        )
         assert (process.returncode, (self.markers / point).exists()) == (-signal.SIGKILL, True), self.logs()
 
-    def wait_for_state(self, uuid: str, state: InstanceState, *, seconds: float = 30) -> None:
+    def wait_for_state(self, uuid: str, state: InstanceState) -> None:
         """Wait until the instance is in that state."""
         wait_until(
             lambda: self.instance(uuid).state is state,
-            seconds=seconds,
+            seconds=WAIT_SECONDS_MAX,
             what=f"{uuid} is {state}, it is {self.instance(uuid).state}\n{self.logs()}",
         )
 
@@ -249,13 +253,15 @@ class Rig:
         )
 
     def close(self) -> None:
-        """End what was started."""
+        """End what was started, and let nothing of it come to the queue of the next: its nodes have the same ids."""
         for process in self._processes:
             if process.poll() is None:
                 process.kill()
-            process.wait(10)
+            process.wait(WAIT_SECONDS_MAX)
+        on_their_way = not self.context.flush_wake_ups(WAIT_SECONDS_MAX)
         self.db.close()
         self.client.close()
+        assert not on_their_way, "a wake-up is neither put nor lost"
 
 
 def assert_made_once(rig: Rig, uuid: str) -> None:

@@ -23,14 +23,12 @@ import psutil
 from fleet.ledger import instances
 from fleet.ledger.database import Sql
 from fleet.model.lifecycle import InstanceState
-from tests.faults.rig import Rig
+from tests.faults.rig import WAIT_SECONDS_MAX, Rig
 from tests.servers import HOST, free_port, wait_until
 
 CLIENT_SECONDS_MAX = 30.0
 # How long a caller goes on asking for one answer; beyond it the request counts as never answered.
 PATIENCE_SECONDS = 90.0
-START_SECONDS_MAX = 60.0
-DRAIN_SECONDS_MAX = 120.0
 HELD_MAX = 6
 LOST = 0
 TIMED_OUT = -1
@@ -130,7 +128,6 @@ class Api:
         wait_for(
             self.rig,
             lambda: self.process.poll() is not None or self.status("/readyz") == 200,
-            seconds=START_SECONDS_MAX,
             what="sf-api is ready",
         )
         assert self.process.poll() is None, self.rig.logs()
@@ -223,11 +220,11 @@ class Soak:
         """How often that was answered."""
         return sum(answer.status == status for answer in self.answers)
 
-    def goes_on(self, *, more: int = 20, seconds: float = 60) -> None:
+    def goes_on(self, *, more: int = 20) -> None:
         """Wait until that many further creates were acknowledged."""
         before = self.count(201)
         try:
-            wait_until(lambda: self.count(201) >= before + more, seconds=seconds, what="work goes on")
+            wait_until(lambda: self.count(201) >= before + more, seconds=WAIT_SECONDS_MAX, what="work goes on")
         except TimeoutError as error:
             raise TimeoutError(f"{error}; {self.summary()}\n{self._api.rig.logs()}") from None
 
@@ -278,10 +275,10 @@ class Soak:
         told.unanswered.append(uuid)
 
 
-def wait_for(rig: Rig, done: Callable[[], bool], *, seconds: float, what: str) -> None:
+def wait_for(rig: Rig, done: Callable[[], bool], *, what: str) -> None:
     """Poll until it is so; who waits in vain is shown what the processes said."""
     try:
-        wait_until(done, seconds=seconds, what=what)
+        wait_until(done, seconds=WAIT_SECONDS_MAX, what=what)
     except TimeoutError as error:
         raise TimeoutError(f"{error}\n{rig.logs()}") from None
 
@@ -293,7 +290,7 @@ def wait_until_all_is_done(rig: Rig) -> None:
         with rig.db.read() as conn:
             return int(UNFINISHED.run(conn).scalar_one()) == 0
 
-    wait_for(rig, done, seconds=DRAIN_SECONDS_MAX, what="all accepted operations end")
+    wait_for(rig, done, what="all accepted operations end")
 
 
 def assert_books_are_true(rig: Rig, created: set[str], deleted: set[str]) -> None:

@@ -125,10 +125,11 @@ def node_id(maria: Database) -> int:
 
 def some_ended(db: Database, node_id: int) -> None:
     """Claims past their end that nobody swept, with what they paid."""
-    for _ in range(MANY):
-        [name] = claiming.new_namespaces(db, 1)
-        ENDED.append(claiming.granted(db, name, 4, 100, seconds=3))
-        fleet_of.admitted(db, ask(node_id, cpus=1, namespace=name))
+    with claiming.long_ago(db):
+        for _ in range(MANY):
+            [name] = claiming.new_namespaces(db, 1)
+            ENDED.append(claiming.granted(db, name, 4, 100))
+            fleet_of.admitted(db, ask(node_id, cpus=1, namespace=name))
     claiming.until_past(db, *ENDED)
 
 
@@ -251,7 +252,7 @@ def test_an_act_whose_commit_is_cut_off_is_answered_as_it_ended(
         cut_off = Database(wire.url)
         if when == "late":
             # The server is still busy with the COMMIT when its outcome is asked for: who asks waits for it.
-            wire.meanwhile = lambda: wait_until(lambda: somebody_waits(maria), seconds=5, what="the outcome is asked")
+            wire.meanwhile = lambda: wait_until(lambda: somebody_waits(maria), seconds=30, what="the outcome is asked")
         for _ in range(3):
             act = make(maria, node_id)
             wire.arm(Cut.BEFORE if when == "before" else Cut.AFTER)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -13,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from fleet.model.lifecycle import InstanceState
-from tests.faults.rig import Rig
+from tests.faults.rig import WAIT_SECONDS_MAX, Rig
 from tests.servers import HOST, MariaDBServer, RedisServer, free_port, wait_until
 
 pytestmark = pytest.mark.slow
 
 DAEMONS = ("worker", "reconciler", "resources")
 ALL = ("api", *DAEMONS)
-STOP_SECONDS_MAX = 10
+UNITS = Path(__file__).resolve().parents[2] / "systemd"
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def rig(tmp_path: Path, own_mariadb: MariaDBServer, own_redis: RedisServer) -> I
 def supervisor(tmp_path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
         channel.bind(str(tmp_path / "notify"))
-        channel.settimeout(30)
+        channel.settimeout(WAIT_SECONDS_MAX)
         yield channel
 
 
@@ -53,13 +54,19 @@ def heard_until(supervisor: socket.socket, wanted: str) -> list[str]:
     return heard
 
 
+def stop_seconds_max(daemon: str) -> float:
+    """What its unit gives it; then it is killed."""
+    (seconds,) = re.findall(r"^TimeoutStopSec=(\d+)$", (UNITS / f"sf-{daemon}.service").read_text(), re.MULTILINE)
+    return float(seconds)
+
+
 def run(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", *arguments],
         env={"PATH": "/usr/bin:/bin", **(environment or {})},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_SECONDS_MAX,
         check=False,
     )
 
@@ -71,7 +78,7 @@ def test_a_daemon_says_when_it_serves_lives_and_stops(rig: Rig, supervisor: sock
     heard_until(supervisor, "WATCHDOG=1")
     process.terminate()
 
-    assert process.wait(STOP_SECONDS_MAX) == 0
+    assert process.wait(stop_seconds_max(daemon)) == 0
     assert heard_until(supervisor, "STOPPING=1")[-1] == "STOPPING=1"
     assert "Traceback" not in rig.logs()
 
@@ -92,7 +99,7 @@ def test_b36_daemons_wait_for_the_database_and_serve_when_it_is_there(
     rig.db.close()
 
     assert "READY=1" in heard_until(supervisor, "READY=1")
-    rig.wait_for_state(created.uuid, InstanceState.RUNNING, seconds=60)
+    rig.wait_for_state(created.uuid, InstanceState.RUNNING)
     assert [process.poll() for process in waiting] == [None, None, None]
     assert "Traceback" not in rig.logs()
 
@@ -106,20 +113,20 @@ def test_a_daemon_that_waits_can_be_stopped(
     heard_until(supervisor, "STATUS=waiting for the database\nWATCHDOG=1")
     process.send_signal(signal.SIGTERM)
 
-    assert process.wait(STOP_SECONDS_MAX) == 0
+    assert process.wait(stop_seconds_max(daemon)) == 0
 
 
 def test_a_reconciler_that_loses_the_database_goes_on_when_it_is_back(rig: Rig, own_mariadb: MariaDBServer) -> None:
     created = rig.create()
     reconciler = rig.start("reconciler")
-    wait_until(lambda: "pass complete" in rig.logs(), seconds=30, what="the first pass")
+    wait_until(lambda: "pass complete" in rig.logs(), seconds=WAIT_SECONDS_MAX, what="the first pass")
     own_mariadb.kill()
-    wait_until(lambda: "task.postponed" in rig.logs(), seconds=30, what="the outage is noticed")
+    wait_until(lambda: "task.postponed" in rig.logs(), seconds=WAIT_SECONDS_MAX, what="the outage is noticed")
     own_mariadb.start()
     rig.db.close()
     rig.start_worker()
 
-    rig.wait_for_state(created.uuid, InstanceState.RUNNING, seconds=60)
+    rig.wait_for_state(created.uuid, InstanceState.RUNNING)
     assert reconciler.poll() is None
 
 

@@ -38,7 +38,7 @@ def test_what_is_stored_by_a_commit_that_is_cut_off_is_stored_once(
         cut_off = Database(wire.url)
         if when == "late":
             # The server is still busy with the COMMIT when its outcome is asked for: who asks waits for it.
-            wire.meanwhile = lambda: wait_until(lambda: somebody_waits(maria), seconds=5, what="the outcome is asked")
+            wire.meanwhile = lambda: wait_until(lambda: somebody_waits(maria), seconds=30, what="the outcome is asked")
         made = [str(uuid.uuid4()) for _ in range(3)]
         for fresh_id in made:
             wire.arm(Cut.BEFORE if when == "before" else Cut.AFTER)

@@ -34,6 +34,8 @@ DOWN_SECONDS = 3.0
 HANGS_SECONDS = 10.0
 # A request that meets a dead server gets its answer at once; one that meets a hanging one after the driver's time-out.
 REFUSED_SECONDS_MAX = 5.0
+SLOWER_MAX = 10
+"""So many times what a request takes on this machine when all is well may be added to that."""
 BROKEN = ('"api.failed"', '"operation.broke"', '"daemon.broke"', "Traceback")
 KEY = "the-first-try"
 NEWEST_SAMPLES = Sql("SELECT MIN(sample_at) FROM scheduler_node_capacity")
@@ -84,7 +86,7 @@ def test_mariadb_killed_and_restarted_in_a_soak_loses_nothing_and_work_goes_on(
     with Soak(api) as soak:
         soak.goes_on()
         server.kill()
-        wait_for(rig, lambda: soak.count(503) > 10, seconds=30, what="callers are told to try again")
+        wait_for(rig, lambda: soak.count(503) > 10, what="callers are told to try again")
         assert (api.status("/healthz"), api.status("/readyz")) == (200, 503)
         time.sleep(DOWN_SECONDS)
         server.start()
@@ -95,7 +97,7 @@ def test_mariadb_killed_and_restarted_in_a_soak_loses_nothing_and_work_goes_on(
         server.start()
         rig.db.close()
         soak.goes_on(more=40)
-        wait_for(rig, lambda: oldest_sample(rig) > before, seconds=90, what="all nodes are measured again")
+        wait_for(rig, lambda: oldest_sample(rig) > before, what="all nodes are measured again")
 
     assert api.worker_pids() == workers
     assert_all_is_well_after(rig, soak, [api.process, *daemons])
@@ -132,7 +134,7 @@ def test_a_request_that_meets_a_dead_server_is_answered_at_once_and_readiness_sa
     answers.append(api.get("/readyz"))
 
     assert [refused(answer) for answer in answers] == [(503, "database_unavailable", "1")] * 4
-    assert max(answer.seconds for answer in answers) < REFUSED_SECONDS_MAX
+    assert max(answer.seconds for answer in answers) < REFUSED_SECONDS_MAX + SLOWER_MAX * first.seconds
     assert api.status("/healthz") == 200
     server.start()
     api.wait_until_ready()
@@ -155,7 +157,7 @@ def test_an_api_that_starts_before_its_database_waits_says_so_and_then_serves(
 ) -> None:
     server.kill()
     api: Api = start_api(wait=False)
-    wait_for(rig, lambda: len(awaited(rig)) >= 3, seconds=60, what="sf-api has told three times that it waits")
+    wait_for(rig, lambda: len(awaited(rig)) >= 3, what="sf-api has told three times that it waits")
     pauses = awaited(rig)
     assert pauses[:3] == [0.5, 1.0, 2.0]
     assert api.status("/healthz") == 200

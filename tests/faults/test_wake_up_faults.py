@@ -14,7 +14,7 @@ from fleet.model.lifecycle import InstanceState
 from fleet.queue.jobs import WAKE_SECONDS, WakeUp, queue_name
 from fleet.queue.worker import Worker
 from fleet.services.work import Outcome, carry_out
-from tests.faults.rig import Rig, assert_made_once
+from tests.faults.rig import WAIT_SECONDS_MAX, Rig, assert_made_once
 from tests.servers import wait_until
 
 POPPED_AND_LOST = 200
@@ -128,6 +128,6 @@ def test_b22_two_jobs_for_one_operation_on_two_worker_processes(rig: Rig) -> Non
     rig.start_worker()
 
     rig.wait_for_state(created.uuid, InstanceState.RUNNING)
-    wait_until(lambda: rig.wake_ups.waiting(node_id) == 0, seconds=10, what="all wake-ups are taken")
+    wait_until(lambda: rig.wake_ups.waiting(node_id) == 0, seconds=WAIT_SECONDS_MAX, what="all wake-ups are taken")
     assert_made_once(rig, created.uuid)
     assert rig.operation(created.operation_id).attempts == 1

