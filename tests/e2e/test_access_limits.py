@@ -286,8 +286,8 @@ def test_the_commands_make_rotate_list_and_delete(fleet: Callable[..., Ended], s
     name = new_name("ns")
     assert fleet("namespace", "create", name).code == 0
     made = fleet("--json", "key", "create", name, "ci", "--expires-in", "3600").json
-    rotated = fleet("--json", "key", "rotate", name, "ci", "--grace", "60").json
-    again = fleet("key", "rotate", name, "ci", "--grace", "60")
+    rotated = fleet("--json", "key", "rotate", name, "ci", "--grace", "600").json
+    again = fleet("key", "rotate", name, "ci", "--grace", "600")
     listed = fleet("--simple", "key", "list", name).out.splitlines()
 
     assert made["key"] != rotated["key"]

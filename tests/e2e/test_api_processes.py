@@ -44,7 +44,7 @@ def events(served: Served) -> list[str]:
 
 def run(served: Served, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        served.command(*options), capture_output=True, text=True, timeout=90, env=clean_environment(), check=False
+        served.command(*options), capture_output=True, text=True, timeout=180, env=clean_environment(), check=False
     )
 
 
@@ -75,7 +75,7 @@ def test_a_killed_worker_is_replaced_and_tokens_and_figures_go_on(own: Served) -
         wait_until(lambda: len(workers_of(own)) == 2, seconds=60, what="both workers are back")
         assert {worker.pid for worker in workers_of(own)}.isdisjoint({victim.pid for victim in victims})
         caller.client.close()
-    with httpx.Client(base_url=own.url) as client:
+    with own.client() as client:
         assert As.with_token(client, caller.token).get("/nodes").status_code == 200
         assert "fleet_http_request_seconds_count" in client.get("/metrics").text
     assert "api.worker_ended" in events(own)
@@ -89,7 +89,7 @@ def test_workers_do_not_outlive_their_parent(own: Served) -> None:
     own.process.wait()
     own.process = None
 
-    wait_until(lambda: not any(worker.is_running() for worker in workers), seconds=30, what="the orphaned workers end")
+    wait_until(lambda: not any(worker.is_running() for worker in workers), seconds=60, what="the orphaned workers end")
 
 
 def test_two_servers_never_share_a_port(own: Served) -> None:
@@ -150,19 +150,24 @@ def test_small_answers_are_not_held_back() -> None:
             one.close()
 
 
+def connections(worker: psutil.Process) -> int:
+    return sum(found.status == "ESTABLISHED" for found in worker.net_connections("tcp"))
+
+
 def test_both_workers_get_connections(own: Served) -> None:
     with own.admin() as caller:
         held = [socket.create_connection(("127.0.0.1", own.port), timeout=5) for _ in range(40)]
         try:
             assert caller.get("/nodes").status_code == 200
-            counts = [
-                sum(found.status == "ESTABLISHED" for found in worker.net_connections("tcp"))
-                for worker in workers_of(own)
-            ]
+            # The kernel has given each connection to one of them already; whose turn it is to run is another matter.
+            wait_until(
+                lambda: min(connections(worker) for worker in workers_of(own)) >= 5,
+                seconds=60,
+                what="both workers have five connections",
+            )
         finally:
             for one in held:
                 one.close()
-    assert min(counts) >= 5, counts
 
 
 def test_first_starts_at_once_agree_on_one_admin_key(tmp_path: Path, redis_url: str) -> None:
@@ -181,7 +186,7 @@ def test_first_starts_at_once_agree_on_one_admin_key(tmp_path: Path, redis_url: 
         )
         for served in both
     ]
-    assert [process.wait(timeout=90) for process in processes] == [0, 0]
+    assert [process.wait(timeout=180) for process in processes] == [0, 0]
 
     with both[0] as served, served.admin() as caller:
         assert caller.get("/nodes").status_code == 200
@@ -201,7 +206,7 @@ def test_a_restart_keeps_key_tokens_and_data(own: Served) -> None:
         own.stop()
         own.start()
 
-    with httpx.Client(base_url=own.url) as client:
+    with own.client() as client:
         assert As.with_token(client, caller.token).get("/auth/namespaces/kept").status_code == 200
     assert own.admin_key == key
 
@@ -216,7 +221,7 @@ def test_another_key_file_takes_the_former_keys_place(own: Served) -> None:
         assert_problem(caller.get("/nodes"), 401, "unauthenticated")
     with own.admin() as renewed:
         assert renewed.get("/nodes").status_code == 200
-    with httpx.Client(base_url=own.url) as client:
+    with own.client() as client:
         refused = client.post("/auth", json={"namespace": "system", "key": former})
         assert_problem(refused, 401, "unauthenticated")
 
@@ -244,7 +249,7 @@ def test_a_database_that_is_away_is_a_503_that_says_so_and_comes_back(
         assert metrics.status_code == 200
         assert "fleet_ledger_up 0.0" in metrics.text
         own_mariadb.restart()
-        wait_until(lambda: caller.get("/nodes").status_code == 200, seconds=30, what="the API answers again")
+        wait_until(lambda: caller.get("/nodes").status_code == 200, seconds=60, what="the API answers again")
         assert caller.get("/nodes").json()["items"][0]["name"] == "n1"
 
 
@@ -276,5 +281,5 @@ def test_one_worker_alone_serves_and_stops(tmp_path: Path, redis_url: str, numbe
         process = served.process
         os.kill(process.pid, number)
 
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=60) == 0
         served.process = None

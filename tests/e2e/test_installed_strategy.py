@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.documents import a_document, a_node, a_request
+from tests.e2e.served import clean_environment
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +64,7 @@ def decide(tmp_path: Path, path: Path | None, *words: str, config: Any = None, *
         [sys.executable, "-m", "fleet.cli.app", "decide", *files, *words],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": "" if path is None else str(path)},
+        env={**clean_environment(), "PYTHONPATH": "" if path is None else str(path)},
         timeout=SECONDS_MAX,
         check=False,
     )

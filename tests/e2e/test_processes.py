@@ -14,6 +14,7 @@ import pytest
 from fleet.cli.processes import Processes, StartFailed
 from tests.servers import wait_until
 
+UP_SECONDS_MAX = 60
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
 DEAF = [
     sys.executable,
@@ -53,7 +54,7 @@ def test_a_started_process_is_stopped_and_its_pid_file_is_gone(tmp_path: Path, p
     child = processes.start("sleeper", SLEEP)
     pid_file = tmp_path / "pid" / "sleeper.pid"
     recorded = int(pid_file.read_text())
-    processes.wait_until("it is up", lambda: is_up(tmp_path, "sleeper"), 10)
+    processes.wait_until("it is up", lambda: is_up(tmp_path, "sleeper"), UP_SECONDS_MAX)
 
     killed = processes.stop()
 
@@ -65,7 +66,7 @@ def test_a_started_process_is_stopped_and_its_pid_file_is_gone(tmp_path: Path, p
 
 def test_a_process_that_does_not_listen_is_killed_and_named(tmp_path: Path, processes: Processes) -> None:
     child = processes.start("deaf", DEAF)
-    processes.wait_until("it is up", lambda: is_up(tmp_path, "deaf"), 10)
+    processes.wait_until("it is up", lambda: is_up(tmp_path, "deaf"), UP_SECONDS_MAX)
 
     killed = processes.stop(seconds=0.3)
 
@@ -77,7 +78,7 @@ def test_a_failing_process_is_reported_with_the_end_of_its_log(processes: Proces
     processes.start("failing", [sys.executable, "-c", "import sys; print('the disk is full'); sys.exit(3)"])
 
     with pytest.raises(StartFailed, match=r"(?s)failing ended with exit code 3.*the disk is full"):
-        processes.wait_until("it answers", lambda: False, 10)
+        processes.wait_until("it answers", lambda: False, UP_SECONDS_MAX)
 
 
 def test_a_wait_has_a_bound(tmp_path: Path, processes: Processes) -> None:
@@ -92,12 +93,12 @@ def test_children_end_when_their_parent_is_killed_outright(tmp_path: Path) -> No
         pid_file = tmp_path / "pid" / "child.pid"
         wait_until(
             lambda: pid_file.exists() and bool(pid_file.read_text()) and is_up(tmp_path, "child"),
-            seconds=15,
+            seconds=UP_SECONDS_MAX,
             what="the child is up",
         )
         child = int(pid_file.read_text())
 
         os.kill(parent.pid, signal.SIGKILL)
-        parent.wait(10)
+        parent.wait(UP_SECONDS_MAX)
 
-    wait_until(lambda: not is_alive(child), seconds=10, what="the child has ended")
+    wait_until(lambda: not is_alive(child), seconds=UP_SECONDS_MAX, what="the child has ended")
