@@ -1,5 +1,10 @@
 """The wheel, its dependencies and the machines that the rollout is tried on."""
 
+import contextlib
+import hashlib
+import os
+import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -44,18 +49,27 @@ def wheel(workplace: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def wheelhouse(workplace: Path, packed_root: Path) -> Path:
-    """All that the wheel needs, as pinned, for the Python of the packed root.
+def wheelhouse(packed_root: Path) -> Path:
+    """All that the wheel needs, as pinned, for the Python of the packed root; from the cache or newly downloaded.
 
     The pins are taken without their conditions: pip judges those by the Python that it
     runs on, not by --python-version.
     """
     pinned = (roots.REPOSITORY / "requirements.txt").read_text().splitlines()
     pins = [line.split(";")[0].rstrip(" \\") for line in pinned if "==" in line]
-    (workplace / "pins.txt").write_text("\n".join(pins) + "\n")
-    folder = workplace / "wheelhouse"
-    pip(
-        *("download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder)),
-        *("--python-version", roots.python_version(packed_root), "--requirement", str(workplace / "pins.txt")),
-    )
+    python = roots.python_version(packed_root)
+    digest = hashlib.sha256("\n".join((python, platform.machine(), *pins)).encode()).hexdigest()[:16]
+    folder = roots.cache("wheels") / f"{python}-{digest}"
+    if not folder.exists():
+        making = folder.with_name(f"{digest}.{os.getpid()}.making")
+        try:
+            pip(
+                *("download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(making)),
+                *("--python-version", python, *pins),
+            )
+            # Another run may have been quicker; both downloaded the same.
+            with contextlib.suppress(OSError):
+                making.rename(folder)
+        finally:
+            shutil.rmtree(making, ignore_errors=True)
     return folder

@@ -1,6 +1,7 @@
 """Throwaway machines for the rollout: a minimal Debian root, made once, unpacked for each host.
 
-The packed root lies in the user's cache folder under the digest of what is in it and can be made again at any time.
+The packed root lies in the user's cache folder under the digest of what is in it and can be made again at any time; so
+do the wheels that go with it. Only what is not there yet needs a network.
 Whatever is mounted for a run is mounted in a mount namespace of that run, so it is gone with its last process,
 however that ends.
 """
@@ -33,17 +34,23 @@ def tool(name: str) -> str:
     return str(path)
 
 
+def cache(kind: str) -> Path:
+    """A folder of the user's cache, there from now on."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sf-fleet" / kind
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def packed_root() -> Path:
     """The packed root, from the cache or newly made."""
     if os.geteuid() != 0:
         cannot_run("a root file system is made and entered by root only; run the tests as root for this layer")
     mmdebstrap = required(MMDEBSTRAP).path
     digest = hashlib.sha256(" ".join((SUITE, *PACKAGES)).encode()).hexdigest()[:16]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sf-fleet" / "roots"
-    packed = cache / f"{SUITE}-{digest}.tar"
+    folder = cache("roots")
+    packed = folder / f"{SUITE}-{digest}.tar"
     if not packed.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        making = cache / f"{digest}.{os.getpid()}.making.tar"
+        making = folder / f"{digest}.{os.getpid()}.making.tar"
         command = [
             str(mmdebstrap),
             "--quiet",

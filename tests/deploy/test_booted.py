@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,12 @@ from tests.deploy import stand_in
 from tests.deploy.booted import Machine, boot, wait_until
 from tests.deploy.roots import PLAYBOOKS, Run, playbook, unpack
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+# The first test's bound holds the making of the root file system too, where the cache has none yet.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
+# Bounds for a hang: a busy machine takes its time, and each of these ends as soon as it is so.
+SECONDS_MAX = 120
+RESTART_SECONDS = 5  # RestartSec of the units
 DAEMONS = ("sf-api", "sf-reconciler", "sf-resources", "sf-worker")
 CONFIG_ONLY = """
 - name: A rollout that is cut off after it wrote the configuration
@@ -109,31 +114,40 @@ def test_a_restart_that_never_ran_is_made_up_for_by_the_next_run(deployed: Site)
     assert all("NODE_DISK_RESERVATION_GB=44.0\n" in deployed.report(daemon)["config"] for daemon in DAEMONS)
 
 
+def restarts(site: Site, daemon: str) -> int:
+    """How often systemd itself started it again; 0 while it does not say."""
+    said = site.machine.unit(daemon, "NRestarts")
+    return int(said) if said.isdigit() else 0
+
+
 def test_a_daemon_whose_database_is_down_is_tried_until_it_is_back(deployed: Site) -> None:
     """B36: it neither stays dead nor storms, and nobody has to look after it."""
     flag = deployed.machine.root / "var/lib/sf/database-down"
     flag.touch()
+    began = time.monotonic()
     deployed.machine.run("systemctl", "restart", "--no-block", *DAEMONS)
-    wait_until(lambda: int(deployed.machine.unit("sf-api", "NRestarts")) >= 3, 40, "three attempts")
+    wait_until(lambda: restarts(deployed, "sf-api") >= 3, SECONDS_MAX, "three attempts")
     attempts = deployed.machine.run("journalctl", "--unit=sf-api", "--grep=no database", "--output=cat", "--quiet")
+    passed = time.monotonic() - began
     flag.unlink()
-    wait_until(lambda: set(deployed.states().values()) == {"active"}, 60, "all daemons are back")
+    wait_until(lambda: set(deployed.states().values()) == {"active"}, SECONDS_MAX, "all daemons are back")
 
-    assert 1 <= attempts.count("no database") <= 6
+    assert 1 <= attempts.count("no database") <= 1 + passed / RESTART_SECONDS
 
 
 def test_a_daemon_that_hangs_is_restarted_by_the_watchdog(deployed: Site) -> None:
     # The unit's own patience is a minute; the test has less.
     added = deployed.machine.root / "etc/systemd/system/sf-api.service.d/99-impatient.conf"
-    added.write_text("[Service]\nWatchdogSec=2\n")
+    added.write_text("[Service]\nWatchdogSec=10\n")
     deployed.machine.run("systemctl", "daemon-reload")
     deployed.machine.run("systemctl", "restart", "sf-api")
+    wait_until(lambda: deployed.states()["sf-api"] == "active", SECONDS_MAX, "it is up")
     before = deployed.pids()["sf-api"]
     said = deployed.machine.run("systemctl", "kill", "--kill-whom=main", "--signal=SIGUSR1", "sf-api")
     assert said == ""
     wait_until(
         lambda: deployed.pids()["sf-api"] not in {"0", before} and deployed.states()["sf-api"] == "active",
-        40,
+        SECONDS_MAX,
         "another process",
     )
     added.unlink()
@@ -144,9 +158,9 @@ def test_a_daemon_that_hangs_is_restarted_by_the_watchdog(deployed: Site) -> Non
 
 def test_the_target_stops_and_starts_all_of_them(deployed: Site) -> None:
     deployed.machine.run("systemctl", "stop", "sf.target")
-    wait_until(lambda: set(deployed.states().values()) == {"inactive"}, 40, "all daemons are down")
+    wait_until(lambda: set(deployed.states().values()) == {"inactive"}, SECONDS_MAX, "all daemons are down")
     deployed.machine.run("systemctl", "start", "sf.target")
-    wait_until(lambda: set(deployed.states().values()) == {"active"}, 40, "all daemons are up")
+    wait_until(lambda: set(deployed.states().values()) == {"active"}, SECONDS_MAX, "all daemons are up")
 
     assert "0" not in deployed.pids().values()
 

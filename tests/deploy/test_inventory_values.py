@@ -232,7 +232,7 @@ def test_ansible_lint_has_nothing_to_say() -> None:
         env=ansible_environment(),
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=280,
         check=False,
     )
 

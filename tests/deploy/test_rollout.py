@@ -12,7 +12,8 @@ import yaml
 from fleet.measure import declared_gpus, read_gpu_file
 from tests.deploy.roots import PLAYBOOKS, REPOSITORY, Run, playbook, unpack
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+# The first test's bound holds two rollouts to three machines, and on an empty cache the making of those.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 # control-1 carries a role for the whole cluster, node-1 takes all defaults, node-2 overrides them.
 INVENTORY = {

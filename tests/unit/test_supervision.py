@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import secrets
 import socket
 import threading
 from pathlib import Path
@@ -59,7 +60,7 @@ def test_the_supervisor_hears_of_start_life_and_end(supervisor: socket.socket) -
 
 
 def test_an_abstract_socket_is_spoken_to_as_well() -> None:
-    name = f"fleet-test-{id(object())}"
+    name = f"fleet-test-{secrets.token_hex(8)}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
         channel.bind("\0" + name)
         channel.settimeout(5)
