@@ -127,13 +127,16 @@ def node(
 
 
 def ask(node_id: int, *, cpus: int = 1, memory_mb: int = 1, disk_gb: int = 0, **more: Any) -> NodeAsk:
-    """A try of one fresh instance; the demand clause is off unless `target_load` says otherwise."""
+    """A try of one fresh instance; the demand clause is off unless `target_load` says otherwise.
+
+    A sample serves for an hour: a test that is not about its age may take as long as it does.
+    """
     defaults: dict[str, Any] = {
         "instance_uuid": str(uuid.uuid4()),
         "namespace": NAMESPACE,
         "demand": Decimal(0),
         "target_load": Decimal(0),
-        "sample_age_max_seconds": 120,
+        "sample_age_max_seconds": 3600,
     }
     return NodeAsk(node_id=node_id, amounts=Amounts(cpus, memory_mb, disk_gb, 1), **{**defaults, **more})
 

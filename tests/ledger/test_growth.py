@@ -108,7 +108,7 @@ def test_a_node_that_is_not_well_grows_nothing(db: Database, what: str) -> None:
     else:
         fleet_of.publish(db, "n", cpus=8, age=120)
         assert samples.mark_missing(db, 120) == ["n"]
-    outcome = grow(db, to(node_id, instance, cpus=2))
+    outcome = grow(db, to(node_id, instance, cpus=2, sample_age_max_seconds=120))
 
     assert isinstance(outcome, Refused)
     assert outcome.ineligible == ("sample_age" if what == "stale" else "state")

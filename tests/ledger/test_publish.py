@@ -270,7 +270,7 @@ def test_pending_holds_drafts_and_what_settled_after_the_sample(db: Database) ->
 def test_a_sample_of_exactly_the_greatest_age_is_refused(db: Database, age: int | str, *, admits: bool) -> None:
     with past.still(db):
         node_id = fleet_of.node(db, "n", cpus=8, age=age)
-        outcome = fleet_of.admit(db, ask(node_id))
+        outcome = fleet_of.admit(db, ask(node_id, sample_age_max_seconds=120))
 
     assert isinstance(outcome, Admitted) is admits
     if isinstance(outcome, Refused):
