@@ -199,7 +199,7 @@ def no_defect(_ctx: CheckContext, response: Response, case: Any) -> None:
 
 @pytest.mark.slow
 # Some thousand calls, and each that revokes waits a second before it answers.
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(600)
 def test_no_generated_call_finds_a_defect(described: Any, poked: Served) -> None:
     headers = {"Authorization": f"Bearer {TOKENS[poked.url]}"}
     calls: dict[str, int] = {}
