@@ -12,7 +12,8 @@ from sqlalchemy import Connection
 
 from fleet.ledger.database import Database, Sql
 
-STANDS_SECONDS_MAX = 10
+STANDS_SECONDS_MAX = 60
+ENDS_SECONDS_MAX = 120
 # The server keeps innodb_trx for 0.1 s after the last look: who looks more often never sees it change.
 LOOK_SECONDS = 0.15
 
@@ -84,7 +85,7 @@ class Other:
         return not self._thread.is_alive()
 
     def result(self) -> Any:
-        self._thread.join(30)
+        self._thread.join(ENDS_SECONDS_MAX)
         assert not self._thread.is_alive(), "the other transaction hangs"
         if self._error is not None:
             raise self._error
