@@ -20,7 +20,7 @@ from fleet.services.context import Context
 from fleet.services.create import Created
 from fleet.services.delete import delete_instance
 from fleet.services.redirect import redirect
-from tests.ledger import fleet_of, placing, ruling
+from tests.ledger import fleet_of, placing, racing, ruling
 from tests.ledger.holding import Other, open_transaction
 from tests.ledger.placing import create, created, overtaken, refused, walk_of
 from tests.ledger.ruling import apart
@@ -274,13 +274,11 @@ def test_b26_of_two_moves_of_one_group_to_one_node_one_wins(
 def moving(asks: list[NodeAsk]) -> Callable[[Context, int], AdmissionOutcome]:
     """Begin one of these moves each; a lock is tried again."""
 
+    def begin(db: Database, wanted: NodeAsk, _pause: racing.Pause) -> AdmissionOutcome:
+        return moves.begin(db, wanted)
+
     def move(ctx: Context, at: int) -> AdmissionOutcome:
-        outcome: AdmissionOutcome = Busy(asks[at].node_id)
-        for _ in range(200):
-            outcome = moves.begin(ctx.database, asks[at])
-            if not isinstance(outcome, Busy):
-                break
-        return outcome
+        return racing.until_decided(ctx.database, lambda: None, begin, asks[at])
 
     return move
 
