@@ -9,15 +9,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 import pytest
 
-from fleet.ledger import cluster_config
+from fleet.ledger import cluster, cluster_config
 from fleet.ledger.database import Database
 from fleet.ledger.migrate import migrate
 from tests.servers import free_port, fresh_database, wait_until
@@ -106,6 +107,11 @@ class Served:
     @property
     def admin_key(self) -> str:
         return self.key_file.read_text().strip()
+
+    def now(self) -> datetime:
+        """What the database's clock shows: every time in an answer is its."""
+        with closing(Database(self.database_url)) as database:
+            return datetime.fromtimestamp(cluster.now_us(database) / 1_000_000, UTC)
 
     def client(self) -> httpx.Client:
         """A connection of its own, without a token."""

@@ -4,20 +4,51 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import httpx
 import pytest
+from starlette.testclient import TestClient
 
-from fleet.ledger.database import Database, Sql
+from fleet import bootstrap
+from fleet.api import dependencies
+from fleet.api.addresses import TrustedProxies
+from fleet.api.app import create_app
+from fleet.api.dependencies import Services
+from fleet.config import load_settings
 from fleet.ledger.idempotency import KEPT_SECONDS
-from tests.e2e.served import ANSWER_SECONDS_MAX, As, Names, Served, assert_problem
+from fleet.services.authentication import Authenticator, Caller
+from fleet.services.database_clock import DatabaseClock
+from tests.e2e.served import ANSWER_SECONDS_MAX, SECRET, As, Names, Served, assert_problem
+from tests.e2e.test_api_authenticator import Counted
+from tests.ledger import past
 
 SHAPE = {"name": "web", "cpus": 1, "memory_mb": 128, "disk_gb": 1}
-A_DAY_LATER = Sql(f"""
-    UPDATE idempotency_keys SET created_at = created_at - {KEPT_SECONDS * 1_000_000} WHERE idempotency_key LIKE :pattern
-""")
+
+
+Post = Callable[[str, Any, str], Any]
+"""What a path answers to a body and a retry key."""
+
+
+@contextlib.contextmanager
+def a_day_ago(served: Served) -> Iterator[TestClient]:
+    """The same service, asked by the admin when answers were given that are over by now."""
+    context = bootstrap.build(load_settings(served.config, {}), {})
+    clock, failures = DatabaseClock(context.database, time.monotonic), cast(Any, Counted())
+    authenticator = Authenticator(
+        context.database, secret=SECRET, clock=clock, elapsed=time.monotonic, failures=failures
+    )
+    proxies = TrustedProxies.of(())
+    app = create_app(
+        Services(
+            context=context, authenticator=authenticator, failures=failures, secret=SECRET, trusted_proxies=proxies
+        )
+    )
+    app.dependency_overrides[dependencies.caller] = lambda: Caller(namespace="system", key="test")
+    with contextlib.closing(context.database), past.ago(context.database, KEPT_SECONDS + 60), TestClient(app) as client:
+        yield client
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -149,19 +180,22 @@ def test_a_retry_key_used_again_a_day_later_brings_no_revoked_secret_back(
     assert admin.post("/nodes", {"name": node, "backend": "simulated"}).status_code == 201
     keys = f"/auth/namespaces/{name}/keys"
 
-    def told() -> list[str]:
-        made = admin.post(keys, {"name": "ci"}, Idempotency_Key=f"make-{name}").json()["key"]
-        rotated = admin.post(f"{keys}/ci/rotate", {}, Idempotency_Key=f"rotate-{name}").json()["key"]
-        token = admin.post(f"/nodes/{node}/token", None, Idempotency_Key=f"token-{name}").json()["token"]
+    def told(post: Post) -> list[str]:
+        made = post(keys, {"name": "ci"}, f"make-{name}")["key"]
+        rotated = post(f"{keys}/ci/rotate", {}, f"rotate-{name}")["key"]
+        token = post(f"/nodes/{node}/token", None, f"token-{name}")["token"]
         return [made, rotated, token]
 
-    first = told()
-    assert told() == first
-    assert admin.delete(f"{keys}/ci").status_code == 204
-    with contextlib.closing(Database(served.database_url)) as database:
-        database.unit(lambda conn: A_DAY_LATER.run(conn, pattern=f"%-{name}").rowcount)
+    with a_day_ago(served) as client:
 
-    later = told()
+        def then(path: str, body: Any, key: str) -> Any:
+            return client.post(path, json=body, headers={"Idempotency-Key": key}).json()
+
+        first = told(then)
+        assert told(then) == first
+        assert client.delete(f"{keys}/ci").status_code == 204
+
+    later = told(lambda path, body, key: admin.post(path, body, Idempotency_Key=key).json())
 
     assert set(later).isdisjoint(first)
     logins = [admin.client.post("/auth", json={"namespace": name, "key": key}).status_code for key in first[:2]]

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from fleet.ledger import namespaces
-from fleet.ledger.database import Database, Sql
+from fleet.ledger.database import Database
 from fleet.services.authentication import ALIVE_SECONDS, FORGOTTEN_SECONDS, Authenticator, hashed
 from tests.e2e.served import ANSWER_SECONDS_MAX, METRICS, As, Names, Served, calling_from, served_on, somewhere
 from tests.e2e.test_api_authenticator import HERE, SECRET, Clock, Counted
@@ -28,11 +28,8 @@ HAMMERS = 6
 AFTER_SECONDS = 1.5
 BEFORE_REQUESTS = 60
 HEARS_NOTHING_SECONDS = 0.3
-GRACE_SECONDS = 600
-GRACE_ENDS_NOW = Sql(f"""
-    UPDATE namespace_keys SET former_ends_at = former_ends_at - {GRACE_SECONDS * 1_000_000}
-    WHERE namespace = :namespace
-""")
+GRACES = (4, 16, 64, 256)
+"""Seconds: on a machine on which a grace is over before the former secret is used once, the next one is longer."""
 
 
 @pytest.fixture(scope="module", params=["sqlite", "mariadb"])
@@ -215,21 +212,22 @@ def test_the_wait_outlasts_what_a_process_remembers() -> None:
     assert FORGOTTEN_SECONDS >= ALIVE_SECONDS * 1.05
 
 
+@pytest.mark.timeout(600)
 def test_a_key_within_its_grace_still_works_and_then_ends_with_its_tokens(crowd: Served, new_name: Names) -> None:
-    name = new_name("ns")
-    with crowd.admin() as admin, crowd.namespace(name) as owner:
-        grace = {"grace_seconds": GRACE_SECONDS}
-        rotated = owner.post(f"/auth/namespaces/{name}/keys/first/rotate", grace).json()
+    assert any(worked_and_ended(crowd, new_name("ns"), seconds) for seconds in GRACES)
 
+
+def worked_and_ended(crowd: Served, name: str, seconds: int) -> bool:
+    """Whether the former secret's token was let in within the grace; it is refused only when that is over."""
+    with crowd.admin() as admin, crowd.namespace(name) as owner:
+        rotated = owner.post(f"/auth/namespaces/{name}/keys/first/rotate", {"grace_seconds": seconds}).json()
         ends, began = (datetime.fromisoformat(rotated[at]) for at in ("former_ends_at", "created_at"))
-        assert ends - began == timedelta(seconds=GRACE_SECONDS)
-        assert owner.get("/instances").status_code == 200
+        assert ends - began == timedelta(seconds=seconds)
+        worked = owner.get("/instances").status_code == 200
         with As.login(crowd.url, name, rotated["key"]) as fresh:
-            assert fresh.get("/instances").status_code == 200
-            ledger = Database(crowd.database_url)
-            assert ledger.unit(lambda conn: GRACE_ENDS_NOW.run(conn, namespace=name).rowcount) == 1
-            ledger.close()
-            wait_until(lambda: owner.get("/instances").status_code != 200, seconds=60, what="the grace ends")
+            wait_until(lambda: owner.get("/instances").status_code != 200, seconds=seconds + 60, what="the grace ends")
+            assert crowd.now() >= ends
             (listed,) = admin.get(f"/auth/namespaces/{name}/keys").json()["items"]
             assert listed["former_ends_at"] is None
             assert fresh.get("/instances").status_code == 200
+    return worked

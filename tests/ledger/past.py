@@ -18,6 +18,8 @@ from fleet.ledger.cluster import now_us
 from fleet.ledger.database import Database
 
 SECOND_US: Final = 1_000_000
+TICK_US: Final = 1_000
+"""The least by which two moments differ on both databases: SQLite's clock shows no more."""
 READING: Final = "what this connection's clock shows"
 
 

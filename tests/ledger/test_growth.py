@@ -187,18 +187,20 @@ def test_growth_since_the_sample_is_pending_and_a_later_sample_includes_it(db: D
     fleet_of.assert_exact(db)
 
 
-def test_growth_at_the_very_moment_of_the_sample_counts_as_newer(db: Database) -> None:
+@pytest.mark.parametrize(("offset_us", "still_pending"), [(-past.TICK_US, 500), (0, 500), (past.TICK_US, 0)])
+def test_growth_at_the_very_moment_of_the_sample_counts_as_newer(
+    db: Database, offset_us: int, still_pending: int
+) -> None:
+    """The next sample is taken `offset_us` after it grew, and long after it settled."""
     node_id = fleet_of.node(db, "n", cpus=8)
     instance = placed(db, node_id, memory_mb=1000)
-    fleet_of.tick(db)
-    fleet_of.publish(db, "n", cpus=8)
-    assert isinstance(grow(db, to(node_id, instance, memory_mb=1500)), Admitted)
-    moment = "(SELECT sample_at FROM scheduler_node_capacity)"
-    fleet_of.execute(db, f"UPDATE charges SET settled_at = {moment} - 1, grown_at = {moment}")
-    fleet_of.assert_exact(db)
-    assert pending(db, node_id) == (500, 0)
-    fleet_of.execute(db, f"UPDATE charges SET grown_at = {moment} - 1")
-    fleet_of.execute(db, "UPDATE scheduler_node_capacity SET pending_memory_mb = 0")
+    with past.still(db, now_us(db) + past.SECOND_US) as grown_at:
+        assert isinstance(grow(db, to(node_id, instance, memory_mb=1500)), Admitted)
+    with past.still(db, grown_at + offset_us):
+        fleet_of.publish(db, "n", cpus=8)
+
+    assert fleet_of.row(db, node_id)["sample_at"] == grown_at + offset_us
+    assert pending(db, node_id) == (still_pending, 0)
     fleet_of.assert_exact(db)
 
 

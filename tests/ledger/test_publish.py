@@ -217,29 +217,17 @@ def test_a_sample_is_stamped_by_the_database_less_its_age(db: Database) -> None:
     assert before <= stamped + 7_500_000 <= cluster.now_us(db)
 
 
-@pytest.mark.parametrize(("offset_us", "pending"), [(-1, 512), (0, 512), (1, 0)])
+@pytest.mark.parametrize(("offset_us", "pending"), [(-past.TICK_US, 512), (0, 512), (past.TICK_US, 0)])
 def test_a_charge_as_old_as_the_sample_is_newer_than_it(db: Database, offset_us: int, pending: int) -> None:
     """The sample is taken `offset_us` after the charge settled; equal times count as newer."""
     node_id = fleet_of.node(db, "n", cpus=8)
     instance = fleet_of.admitted(db, ask(node_id, memory_mb=512))
-    fleet_of.settle(db, instance)
-    fleet_of.execute(
-        db,
-        "UPDATE scheduler_node_capacity SET sample_at = :offset + (SELECT settled_at FROM charges)"
-        " WHERE node_id = :node_id",
-        offset=offset_us,
-        node_id=node_id,
-    )
-    alias = "" if db.is_sqlite else " c"
-    prefix = "scheduler_node_capacity" if db.is_sqlite else "c"
-    fleet_of.execute(
-        db,
-        f"UPDATE scheduler_node_capacity{alias} SET pending_memory_mb ="
-        " (SELECT COALESCE(SUM(memory_mb), 0) FROM charges ch"
-        f" WHERE ch.settled_at >= {prefix}.sample_at) WHERE node_id = :node_id",
-        node_id=node_id,
-    )
+    with past.still(db, cluster.now_us(db) + past.SECOND_US) as settled_at:
+        assert fleet_of.settle(db, instance)
+    with past.still(db, settled_at + offset_us):
+        fleet_of.publish(db, "n", cpus=8)
 
+    assert fleet_of.row(db, node_id)["sample_at"] == settled_at + offset_us
     assert fleet_of.row(db, node_id)["pending_memory_mb"] == pending
     fleet_of.assert_exact(db)
     fleet_of.delete(db, instance)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fleet.ledger.database import Database
+from fleet.model.admission import Admitted
 from fleet.model.request import parse_placement_request
 from fleet.placement.pipeline import decide
 from fleet.placement.snapshot import Snapshot
@@ -41,9 +42,11 @@ def test_an_instance_is_saved_as_its_charge_says(db: Database) -> None:
 
 def test_what_is_placed_again_starts_from_the_instance_that_is_saved(db: Database) -> None:
     ctx = placing.context(db)
-    placing.node(db, ctx, "a", {})
+    node_id = placing.node(db, ctx, "a", {})
     made = created(ctx, {"sleep_after_idle_seconds": 60})
-    fleet_of.execute(db, "UPDATE charges SET grown_memory_mb = 32, settled_at = placed_at, grown_at = placed_at")
+    assert fleet_of.settle(db, made.uuid)
+    grown = fleet_of.ask(node_id, instance_uuid=made.uuid, memory_mb=64 + 32, sleepy=True)
+    assert isinstance(fleet_of.grow(db, grown), Admitted)
     body = {"cpus": 1, "memory_mb": 64, "namespace": fleet_of.NAMESPACE, "reason": "resize", "instance": made.uuid}
     fleet = ctx.snapshots.peek()
 
