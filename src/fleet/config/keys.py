@@ -311,7 +311,7 @@ _CONTROL_KEYS: Final = (
         scope=Scope.CONTROL_FILE,
         parser=_text(),
         default="",
-        meaning="the provider's command that makes a new node",
+        meaning="the provider's command that makes a new node; not used yet",
     ),
 )
 _CLUSTER_KEYS: Final = tuple(

@@ -125,7 +125,12 @@ _ALL_KEYS: Final[tuple[ClusterKey, ...]] = (
         decimal_between(Decimal(1), Decimal(1000)),
         "by how much a sleepy instance's share is discounted when nodes are ordered",
     ),
-    _key("AUTO_SPAWN", "false", flag(), "ask for a new node when a whole pool is proven full"),
+    _key(
+        "AUTO_SPAWN",
+        "false",
+        flag(),
+        "ask for a new node when a whole pool is proven full; not supported yet: true is refused",
+    ),
     _key(
         "INSTANCE_OVERHEAD_MB",
         "0",
