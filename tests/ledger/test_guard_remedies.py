@@ -196,6 +196,16 @@ def test_a_fork_says_what_would_help_on_its_own_node(db: Database, ctx: Context)
     assert (code, [one["change"] for one in found]) == ("pin_ineligible", [[{"action": "uncordon", "node": "a"}]])
 
 
+def test_what_became_of_a_forks_node_after_the_decision_is_in_its_remedies(db: Database, ctx: Context) -> None:
+    placing.node(db, ctx, "a", cpus=4)
+    source = running(ctx, {"cpus": 2})
+    late = placing.overtaken(ctx, lambda: set_scheduling(db, "a", "cordoned"))
+
+    code, found = told(late, fork(late, source.uuid, InstanceRequest(cpus=1, memory_mb=64)))
+
+    assert (code, [one["change"] for one in found]) == ("pin_ineligible", [[{"action": "uncordon", "node": "a"}]])
+
+
 def test_growth_that_a_claim_refuses_says_how_far_it_may_grow(db: Database, ctx: Context) -> None:
     placing.node(db, ctx, "a", cpus=8)
     fleet_of.claim(db, limit=(4, 1024, 10))

@@ -161,9 +161,10 @@ class _Attempts:
         """Say why nobody admitted.
 
         One more look tells a fleet that is full by now, or rules that nobody satisfies, from nodes that are only
-        locked; and a decision that refuses says what would help.
+        locked; and a decision that refuses says what would help. Of an only node it shows what stands in the way there,
+        which no attempt looked at again.
         """
-        if self._walk.ended_by is None and not self._placing.only_here:
+        if self._walk.ended_by is None or self._placing.only_here:
             view, decision = self._decide(self._ctx.elapsed())
             if decision.outcome == "refused":
                 return self._refuse_by_decision(view, decision)
